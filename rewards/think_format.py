@@ -1,0 +1,122 @@
+"""Format reward: 1.0 for a response that thinks first and then answers, else 0.0.
+
+This file stands alone: it imports neither a sibling nor `trl_r1`, so it can be copied next to any script and
+passed to `trl.GRPOTrainer(reward_funcs=...)`. `trl_r1.reasoning_format` builds on it, so the template, the
+parser and this reward can't disagree. It gives no partial credit: a policy finds every partial credit there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+ANSWER_OPEN, ANSWER_CLOSE = "<answer>", "</answer>"
+
+
+@dataclass(frozen=True)
+class ResponseParts:
+    """A response taken apart.
+
+    Attributes:
+        reasoning: text inside `<think> </think>`, stripped; None where there is no closed reasoning.
+        answer: the final answer, stripped; None where there is none.
+        fault: why the response is not well-formed, in a few words; None for a well-formed one.
+    """
+
+    reasoning: str | None
+    answer: str | None
+    fault: str | None
+
+    @property
+    def is_well_formed(self) -> bool:
+        return self.fault is None
+
+
+def split_response(text: str, profile: str = "answer_tags", prefilled: bool = False) -> ResponseParts:
+    """Take a response apart into reasoning and answer, in time linear in its length.
+
+    Args:
+        text: the completion as generated.
+        profile: `answer_tags`, for `<think>..</think> <answer>..</answer>` (the R1-Zero template, paper section
+            2.2), or `think_then_text`, for `<think>..</think>` and then the answer in plain text (R1's output).
+        prefilled: the prompt already ended with `<think>`, so the completion starts inside the reasoning. A
+            completion that repeats the opener is accepted too.
+
+    Raises:
+        ValueError: for a profile that is not one of `PROFILES`.
+    """
+    if profile not in PROFILES:
+        raise ValueError(f"unknown format profile {profile!r}; known: {', '.join(PROFILES)}")
+    body = text.strip()
+    if prefilled and not body.startswith(THINK_OPEN):
+        body = THINK_OPEN + body
+    head, has_close, tail = body.partition(THINK_CLOSE)
+    before_open, has_open, reasoning = head.partition(THINK_OPEN)
+    tail = tail.strip()
+    answer: str | None = tail or None
+    fault: str | None = None
+    if profile == "answer_tags":
+        # The answer span is looked for even in a malformed response: a lenient score may still want it.
+        span = tail if has_close else body
+        before_answer, has_answer_open, rest = span.partition(ANSWER_OPEN)
+        inner, has_answer_close, junk = rest.partition(ANSWER_CLOSE)
+        answer = inner.strip() or None if has_answer_open and has_answer_close else None
+        if not (has_answer_open and has_answer_close):
+            fault = "no closed <answer>"
+        elif before_answer.strip() or junk.strip():
+            fault = "text around <answer>"
+        elif answer is None:
+            fault = "empty answer"
+        elif any(tag in inner for tag in (ANSWER_OPEN, THINK_OPEN, THINK_CLOSE)):
+            fault = "tag inside the answer"
+    elif answer is None:
+        fault = "empty answer"
+    elif any(tag in tail for tag in (THINK_OPEN, THINK_CLOSE)):
+        fault = "tag inside the answer"
+    if not (has_open and has_close):
+        fault = "no closed <think>"
+    elif before_open.strip():
+        fault = "text before <think>"
+    elif not reasoning.strip():
+        fault = "empty reasoning"
+    elif THINK_OPEN in reasoning:
+        fault = "nested <think>"
+    elif profile == "answer_tags" and (ANSWER_OPEN in reasoning or ANSWER_CLOSE in reasoning):
+        fault = "answer tag inside the reasoning"
+    return ResponseParts(
+        reasoning=(reasoning.strip() or None) if has_open and has_close else None, answer=answer, fault=fault
+    )
+
+
+PROFILES = ("answer_tags", "think_then_text")
+
+
+def completion_text(completion: Any) -> str:
+    """Text of a plain-text or conversational completion (its last message); `""` for None."""
+    if completion is None:
+        return ""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1].get("content") if completion else None
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return content or ""
+
+
+def think_format_reward(
+    completions: list[Any], profile: str = "answer_tags", prefilled: bool = False, **kwargs: Any
+) -> list[float]:
+    """Score whether each response is well-formed: 1.0 or 0.0 (paper section 2.2.2, format rewards).
+
+    Args:
+        completions: B completions, plain text or lists of messages.
+        profile: `answer_tags` or `think_then_text`, see `split_response`.
+        prefilled: whether the prompt ended with `<think>`.
+
+    Returns:
+        B floats, 1.0 for a well-formed response.
+    """
+    return [
+        float(split_response(completion_text(c), profile, prefilled).is_well_formed) for c in completions
+    ]

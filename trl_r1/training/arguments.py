@@ -1,0 +1,103 @@
+"""Recipe keys that several stages share, as dataclasses.
+
+`ModelArguments` and `DatasetArguments` stand beside a stage's TRL config, the way TRL's own scripts parse
+`ModelConfig` and `ScriptArguments`: their fields are the keys a recipe may use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trl import ModelConfig
+
+
+@dataclass
+class ModelArguments(ModelConfig):
+    """TRL's `ModelConfig` (model, LoRA and quantisation keys) plus how a stage's result is stored."""
+
+    lora_dropout: float = field(
+        default=0.0,
+        metadata={"help": "LoRA dropout. 0, since dropout stays active while RL generates and scores."},
+    )
+    reasoning_format: str = field(
+        default="zero", metadata={"help": "Prompt and response format, a key of `reasoning_format.FORMATS`."}
+    )
+    chat_template: str | None = field(
+        default=None,
+        metadata={"help": "`chatml`, `compact`, or None to keep the model's own template."},
+    )
+    adapter_output: Literal["merged", "adapter"] = field(
+        default="merged",
+        metadata={
+            "help": "With LoRA: `merged` stores a plain model (and the adapter beside it), so the next stage and "
+            "its reference start from it; `adapter` stores the adapter alone, which the next stage goes on training."
+        },
+    )
+
+
+@dataclass(frozen=True)
+class DatasetSource:
+    """Where rows come from.
+
+    Attributes:
+        dataset_name: `@stage`, a Hub id, a local data file or a folder; None for a task that makes its own rows.
+        task: name in `tasks.TASKS`; turns source rows into `prompt` / `solution` / `task` rows. None where the rows
+            have these columns already.
+        split: split of the source.
+        num_rows: rows taken (after a shuffle by `seed`); None for all.
+        seed: of the shuffle, or of a task that makes its rows.
+        args: keyword arguments of the task.
+        share: part of the mixture, 0..1; None for as many as there are.
+        from_step: optimizer step from which RL draws from it.
+    """
+
+    dataset_name: str | None = None
+    task: str | None = None
+    split: str = "train"
+    num_rows: int | None = None
+    seed: int = 0
+    args: Mapping[str, Any] = field(default_factory=dict)
+    share: float | None = None
+    from_step: int = 0
+
+
+@dataclass
+class DatasetArguments:
+    """The data of a stage: `datasets`, a list of `DatasetSource` mappings."""
+
+    datasets: list[dict[str, Any]] = field(
+        default_factory=list,
+        metadata={"help": "Sources of rows, each a mapping with the fields of `DatasetSource`."},
+    )
+
+    def sources(self) -> list[DatasetSource]:
+        """The sources as dataclasses. Raises TypeError for an unknown field."""
+        return [DatasetSource(**source) for source in self.datasets]
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How models are scored before and after a stage: `evaluation:` in `pipeline.yaml`.
+
+    Attributes:
+        datasets: held-out reasoning problems (pass@1, format, mean_length), as `DatasetSource` mappings.
+        general: held-out general prompts (score `general`), the same; may be empty.
+        temperature, top_p: of sampling; the paper's 0.6 and 0.95 by default.
+        max_new_tokens: limit of a completion in tokens.
+        num_samples: completions a problem; pass@1 is the mean over them.
+        batch_size: completions generated at a time.
+        seed: of sampling.
+        preference_model: folder or id of a reward model that scores the general answers (score `preference`).
+    """
+
+    datasets: list[dict[str, Any]] = field(default_factory=list)
+    general: list[dict[str, Any]] = field(default_factory=list)
+    temperature: float = 0.6
+    top_p: float = 0.95
+    max_new_tokens: int = 32768
+    num_samples: int = 1
+    batch_size: int = 32
+    seed: int = 0
+    preference_model: str | None = None
