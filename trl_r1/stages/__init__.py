@@ -11,7 +11,9 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+_Config = TypeVar("_Config")
 
 STAGES: dict[str, str] = {
     "tiny_base": "trl_r1.stages.tiny_base",
@@ -84,21 +86,28 @@ class StageContext:
         name: the stage's name in its pipeline (`zero` of `02_zero.yaml`).
         output_dir: absolute folder to write artifacts, checkpoints and `metrics.jsonl` to. What an earlier,
             killed attempt with the same recipe and inputs left there is to be resumed, never restarted.
-        settings: the resolved recipe: every key given by recipe, preset, defaults or command line, with `@`
-            references replaced by absolute paths. `build_config` turns it into a stage's dataclasses.
+        configs: an instance of each of the stage's `SPEC.configs`, with `@` references replaced by absolute paths
+            and TRL's `output_dir` set to `checkpoints_dir`.
         rewards: parsed `rewards:`.
         on_progress: called with (step, max_steps, metrics) at each log; cheap, may be called often.
     """
 
     name: str
     output_dir: Path
-    settings: Mapping[str, Any]
+    configs: tuple[Any, ...]
     rewards: tuple[RewardSpec, ...] = ()
     on_progress: Callable[[int, int, Mapping[str, float]], None] = lambda step, max_steps, metrics: None
 
     @property
     def checkpoints_dir(self) -> Path:
         return self.output_dir / "checkpoints"
+
+    def config(self, cls: type[_Config]) -> _Config:
+        """The config of that class, or of a subclass of it."""
+        for config in self.configs:
+            if isinstance(config, cls):
+                return config
+        raise LookupError(f"stage {self.name!r} has no {cls.__name__}")
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trl import ModelConfig
+
+from trl_r1.tasks import DatasetSource
 
 
 @dataclass
@@ -35,32 +36,6 @@ class ModelArguments(ModelConfig):
             "its reference start from it; `adapter` stores the adapter alone, which the next stage goes on training."
         },
     )
-
-
-@dataclass(frozen=True)
-class DatasetSource:
-    """Where rows come from.
-
-    Attributes:
-        dataset_name: `@stage`, a Hub id, a local data file or a folder; None for a task that makes its own rows.
-        task: name in `tasks.TASKS`; turns source rows into `prompt` / `solution` / `task` rows. None where the rows
-            have these columns already.
-        split: split of the source.
-        num_rows: rows taken (after a shuffle by `seed`); None for all.
-        seed: of the shuffle, or of a task that makes its rows.
-        args: keyword arguments of the task.
-        share: part of the mixture, 0..1; None for as many as there are.
-        from_step: optimizer step from which RL draws from it.
-    """
-
-    dataset_name: str | None = None
-    task: str | None = None
-    split: str = "train"
-    num_rows: int | None = None
-    seed: int = 0
-    args: Mapping[str, Any] = field(default_factory=dict)
-    share: float | None = None
-    from_step: int = 0
 
 
 @dataclass
