@@ -1,6 +1,7 @@
 """The whole DeepSeek-R1 recipe on top of Hugging Face TRL.
 
-Public names are loaded on first use, so that `import trl_r1` and the command line cost milliseconds.
+Public names are loaded on first use, so that `import trl_r1` and the command line cost
+milliseconds.
 """
 
 from __future__ import annotations

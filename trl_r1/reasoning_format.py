@@ -1,7 +1,7 @@
 """The one owner of prompt, chat template, response format and parser.
 
-SFT targets, generation prompts, the format reward, answer extraction and evaluation all go through a
-`ReasoningFormat`, so they can't disagree. What counts as well-formed is written once, in
+SFT targets, generation prompts, the format reward, answer extraction and evaluation all go through
+a `ReasoningFormat`, so they can't disagree. What counts as well-formed is written once, in
 `rewards/think_format.py`, which has to stand alone; this module builds on it.
 
 Left out on purpose: tool calls and images.
@@ -24,8 +24,9 @@ from trl_r1.rewards.think_format import (
 
 Message = dict[str, str]
 
-# `{% generation %}` encloses the assistant turn, its end token included, so that `assistant_only_loss` trains on it.
-# Content is never cut: a template that drops `<think>..</think>` from earlier turns would drop it from SFT targets.
+# `{% generation %}` encloses the assistant turn, its end token included, so that
+# `assistant_only_loss` trains on it. # Content is never cut: a template that drops
+# `<think>..</think>` from earlier turns would drop it from SFT targets.
 _CHATML = """\
 {%- for message in messages -%}
 {%- if message['role'] == 'assistant' -%}
@@ -37,7 +38,8 @@ _CHATML = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}@PREFILL@{%- endif -%}"""
 
-# A token a role and nothing else: for the tiny models of the offline demo, whose prompts are a dozen tokens long.
+# A token a role and nothing else: for the tiny models of the offline demo, whose prompts are a
+# dozen tokens long.
 _COMPACT = """\
 {%- for message in messages -%}
 {%- if message['role'] == 'assistant' -%}
@@ -53,13 +55,13 @@ _TEMPLATES = {"chatml": (_CHATML, "<|im_end|>"), "compact": (_COMPACT, "<|end|>"
 CHAT_TEMPLATES = tuple(_TEMPLATES)
 
 _ZERO_SYSTEM_PROMPT = (
-    "First think about the question step by step, then give the answer. Write the thinking between <think> and "
-    "</think> and the answer between <answer> and </answer>, like this: "
+    "First think about the question step by step, then give the answer. Write the thinking "
+    "between <think> and </think> and the answer between <answer> and </answer>, like this: "
     "<think> the steps </think> <answer> the answer </answer>"
 )
 _R1_SYSTEM_PROMPT = (
-    "Think about the question step by step between <think> and </think>. Then answer; put a final answer that can "
-    "be checked in \\boxed{}."
+    "Think about the question step by step between <think> and </think>. Then answer; put a "
+    "final answer that can be checked in \\boxed{}."
 )
 
 
@@ -70,7 +72,8 @@ class ReasoningFormat:
     Attributes:
         name: its key in `FORMATS`, the value of a recipe's `reasoning_format`.
         profile: the well-formedness profile of `rewards/think_format.py`.
-        system_prompt: system message of reasoning prompts; None for none. General prompts never get it.
+        system_prompt: system message of reasoning prompts; None for none. General prompts never get
+            it.
         is_prefilled: the generation prompt ends with `<think>` and a newline.
         separator: text around the reasoning and before the answer in rendered targets.
     """
@@ -82,7 +85,8 @@ class ReasoningFormat:
     separator: str = "\n"
 
     def prompt(self, question: str) -> list[Message]:
-        """Messages of a reasoning prompt: the system prompt, where there is one, and the question."""
+        """Messages of a reasoning prompt: the system prompt, where there is one, and the
+        question."""
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, {"role": "user", "content": question}]
 
@@ -93,12 +97,14 @@ class ReasoningFormat:
         return f"{THINK_OPEN}{sep}{reasoning.strip()}{sep}{THINK_CLOSE}{sep}{body}"
 
     def parse(self, completion: Any) -> ResponseParts:
-        """Take a completion (text or messages) apart into reasoning, answer and what is wrong with it."""
+        """Take a completion (text or messages) apart into reasoning, answer and what is wrong with
+        it."""
         return split_response(completion_text(completion), self.profile, self.is_prefilled)
 
     def target(self, completion: Any) -> str:
-        """The SFT target of a sampled completion: its text, with the opener put back where it was prefilled."""
-        text = completion_text(completion).strip()
+        """The SFT target of a sampled completion: its text, with the opener put back where it was
+        prefilled."""
+        text: str = completion_text(completion).strip()
         if self.is_prefilled and not text.startswith(THINK_OPEN):
             return f"{THINK_OPEN}{self.separator}{text}"
         return text
@@ -127,7 +133,9 @@ def get_format(name: str) -> ReasoningFormat:
     try:
         return FORMATS[name]
     except KeyError:
-        raise ValueError(f"unknown reasoning_format {name!r}; known: {', '.join(FORMATS)}") from None
+        raise ValueError(
+            f"unknown reasoning_format {name!r}; known: {', '.join(FORMATS)}"
+        ) from None
 
 
 def chat_template(name: str, fmt: ReasoningFormat) -> tuple[str, str]:
@@ -137,7 +145,10 @@ def chat_template(name: str, fmt: ReasoningFormat) -> tuple[str, str]:
         ValueError: for an unknown name, with the known ones.
     """
     if name not in _TEMPLATES:
-        raise ValueError(f"unknown chat_template {name!r}; known: {', '.join(_TEMPLATES)}, or leave it out to keep the model's own")
+        raise ValueError(
+            f"unknown chat_template {name!r}; known: {', '.join(_TEMPLATES)}, "
+            "or leave it out to keep the model's own"
+        )
     text, end_token = _TEMPLATES[name]
     prefill = "{{- '" + THINK_OPEN + "\\n' -}}" if fmt.is_prefilled else ""
     return text.replace("@PREFILL@", prefill), end_token

@@ -1,8 +1,8 @@
 """The stages of the recipe, and the contract between a stage and the runner.
 
-A stage is a module that defines `SPEC`, a `StageSpec`, and `run(context)`. No stage imports another; what they
-share lives in `trl_r1.training` and `trl_r1.sampling`. `STAGES` maps a recipe's `stage:` to its module and is
-resolved on demand, so that the command line starts without torch.
+A stage is a module that defines `SPEC`, a `StageSpec`, and `run(context)`. No stage imports
+another; what they share lives in `trl_r1.training` and `trl_r1.sampling`. `STAGES` maps a recipe's
+`stage:` to its module and is resolved on demand, so that the command line starts without torch.
 """
 
 from __future__ import annotations
@@ -32,16 +32,21 @@ class StageSpec:
     """What the recipe reader and the runner need to know of a stage.
 
     Attributes:
-        configs: dataclasses whose fields are the keys a recipe may use; a field of an earlier one hides its
-            namesake in a later one. The last is TRL's config (or a subclass) where the stage trains.
-        produces: the artifacts it leaves, each a folder of that name in the stage's folder: `model`, `adapter`,
-            `dataset`, `rollouts`, `samples`, `reward_model`. The first is what `@name` means.
-        model_kind: kind of artifact its `model_name_or_path` takes; None for a stage that takes no model.
+        configs: dataclasses whose fields are the keys a recipe may use; a field of an earlier one
+            hides its namesake in a later one. The last is TRL's config (or a subclass) where the
+            stage trains.
+        produces: the artifacts it leaves, each a folder of that name in the stage's folder:
+            `model`, `adapter`, `dataset`, `rollouts`, `samples`, `reward_model`. The first is what
+            `@name` means.
+        model_kind: kind of artifact its `model_name_or_path` takes; None for a stage that takes no
+            model.
         uses_rewards: whether `rewards:` is allowed.
         needs_rewards: whether at least one reward is required.
         updates_policy_with: `sft`, `rl` or None; what lineage checks go by.
-        needs_untrained_start: True for stages that the paper starts from the base model, never from RL weights.
-        presets: named settings (recipe key `preset`), between the recipe's keys and the configs' defaults.
+        needs_untrained_start: True for stages that the paper starts from the base model, never from
+            RL weights.
+        presets: named settings (recipe key `preset`), between the recipe's keys and the configs'
+            defaults.
         check: extra checks of the resolved recipe that need no model; yields (key, message) pairs.
     """
 
@@ -84,10 +89,11 @@ class StageContext:
 
     Attributes:
         name: the stage's name in its pipeline (`zero` of `02_zero.yaml`).
-        output_dir: absolute folder to write artifacts, checkpoints and `metrics.jsonl` to. What an earlier,
-            killed attempt with the same recipe and inputs left there is to be resumed, never restarted.
-        configs: an instance of each of the stage's `SPEC.configs`, with `@` references replaced by absolute paths
-            and TRL's `output_dir` set to `checkpoints_dir`.
+        output_dir: absolute folder to write artifacts, checkpoints and `metrics.jsonl` to. What an
+            earlier, killed attempt with the same recipe and inputs left there is to be resumed,
+            never restarted.
+        configs: an instance of each of the stage's `SPEC.configs`, with `@` references replaced by
+            absolute paths and TRL's `output_dir` set to `checkpoints_dir`.
         rewards: parsed `rewards:`.
         on_progress: called with (step, max_steps, metrics) at each log; cheap, may be called often.
     """
@@ -96,7 +102,7 @@ class StageContext:
     output_dir: Path
     configs: tuple[Any, ...]
     rewards: tuple[RewardSpec, ...] = ()
-    on_progress: Callable[[int, int, Mapping[str, float]], None] = lambda step, max_steps, metrics: None
+    on_progress: Callable[[int, int, Mapping[str, float]], None] = lambda *_: None
 
     @property
     def checkpoints_dir(self) -> Path:
@@ -112,11 +118,13 @@ class StageContext:
 
 @dataclass(frozen=True)
 class StageResult:
-    """What `run` returns: figures for the ledger's `details` and scores that only the stage can know.
+    """What `run` returns: figures for the ledger's `details` and scores that only the stage can
+    know.
 
     Attributes:
         details: plain data worth keeping (rows kept, rejections by reason, shares, steps).
-        scores: scores to store as they are (an `evaluation` stage's); None for the runner's before/after.
+        scores: scores to store as they are (an `evaluation` stage's); None for the runner's
+            before/after.
     """
 
     details: Mapping[str, Any] = field(default_factory=dict)

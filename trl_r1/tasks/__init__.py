@@ -1,10 +1,11 @@
 """Tasks: what turns a set of problems into rows that every stage can use.
 
-A row has `prompt` (a list of messages), `solution` (the gold answer, a string) and `task` (the task's name, by
-which rewards route). Rows for SFT also have `completion` (a list of one assistant message). Preference pairs have
-`prompt`, `chosen` and `rejected`, each a list of messages.
+A row has `prompt` (a list of messages), `solution` (the gold answer, a string) and `task` (the
+task's name, by which rewards route). Rows for SFT also have `completion` (a list of one assistant
+message). Preference pairs have `prompt`, `chosen` and `rejected`, each a list of messages.
 
-A task is a module of this package that defines `TASK`; it is imported on demand and imports nothing heavy.
+A task is a module of this package that defines `TASK`; it is imported on demand and imports nothing
+heavy.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ class DatasetSource:
     """Where rows come from: one entry of a recipe's `datasets:`.
 
     Attributes:
-        dataset_name: `@stage`, a Hub id, a local data file or a folder; None for a task that makes its own rows.
-        task: name in `TASKS`; turns source rows into the columns above. None where the rows have them already.
+        dataset_name: `@stage`, a Hub id, a local data file or a folder; None for a task that makes
+            its own rows.
+        task: name in `TASKS`; turns source rows into the columns above. None where the rows have
+            them already.
         split: split of the source.
-        num_rows: rows taken, after a shuffle by `seed`; None for all. Required by tasks that make rows.
+        num_rows: rows taken, after a shuffle by `seed`; None for all. Required by tasks that make
+            rows.
         seed: of the shuffle, or of a task that makes its rows.
         args: keyword arguments of the task.
         share: part of the mixture, 0..1; None for as many rows as the source has.
@@ -61,14 +65,15 @@ class Task:
 
     Attributes:
         name: its key in `TASKS` and the value of its rows' `task` column.
-        kind: `reasoning` rows get the reasoning format and a rule reward; `general` rows neither; `preference` rows
-            are pairs.
-        rows: builds the rows, `rows(source, fmt) -> Dataset`. A task that makes its rows takes them from
-            `source.seed` and `source.split` alone, so that train and test never overlap.
+        kind: `reasoning` rows get the reasoning format and a rule reward; `general` rows neither;
+            `preference` rows are pairs.
+        rows: builds the rows, `rows(source, fmt) -> Dataset`. A task that makes its rows takes them
+            from `source.seed` and `source.split` alone, so that train and test never overlap.
         makes_rows: it needs no `dataset_name`, and needs `num_rows`.
         default_source: Hub id used where `dataset_name` is not given; None where there is none.
         columns: columns of its rows, for checks that build nothing.
-        grader: reference of the reward (as in `rewards:` `use`) that says whether an answer is right: 1.0.
+        grader: reference of the reward (as in `rewards:` `use`) that says whether an answer is
+            right: 1.0.
         arguments: allowed keys of `args`.
     """
 
@@ -95,7 +100,8 @@ def load_task(name: str) -> Task:
 
 
 def read_source(source: DatasetSource, default: str | None = None) -> Dataset:
-    """The rows of `source.dataset_name` (or `default`) as they are: a data file, a folder or a Hub id.
+    """The rows of `source.dataset_name` (or `default`) as they are: a data file, a folder or a Hub
+    id.
 
     Raises:
         ValueError: where there is neither, or the source can't be read; it says which.
@@ -107,9 +113,13 @@ def read_source(source: DatasetSource, default: str | None = None) -> Dataset:
         raise ValueError("dataset_name is missing")
     path = Path(name).expanduser()
     if path.is_file():
-        loader = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}.get(path.suffix)
+        loader = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}.get(
+            path.suffix
+        )
         if loader is None:
-            raise ValueError(f"{path}: can't read {path.suffix!r} files; use .jsonl, .json, .parquet or .csv")
+            raise ValueError(
+                f"{path}: can't read {path.suffix!r} files; use .jsonl, .json, .parquet or .csv"
+            )
         return load_dataset(loader, data_files={source.split: str(path)}, split=source.split)
     return load_dataset(str(path) if path.is_dir() else name, split=source.split)
 

@@ -1,7 +1,7 @@
 """Recipe keys that several stages share, as dataclasses.
 
-`ModelArguments` and `DatasetArguments` stand beside a stage's TRL config, the way TRL's own scripts parse
-`ModelConfig` and `ScriptArguments`: their fields are the keys a recipe may use.
+`ModelArguments` and `DatasetArguments` stand beside a stage's TRL config, the way TRL's own scripts
+parse `ModelConfig` and `ScriptArguments`: their fields are the keys a recipe may use.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from trl_r1.tasks import DatasetSource
 
 @dataclass
 class ModelArguments(ModelConfig):
-    """TRL's `ModelConfig` (model, LoRA and quantisation keys) plus how a stage's result is stored."""
+    """TRL's `ModelConfig` (model, LoRA and quantisation keys) plus how a stage's result is
+    stored."""
 
     lora_dropout: float = field(
         default=0.0,
-        metadata={"help": "LoRA dropout. 0, since dropout stays active while RL generates and scores."},
+        metadata={
+            "help": "LoRA dropout. 0, since dropout stays active while RL generates and scores."
+        },
     )
     reasoning_format: str = field(
-        default="zero", metadata={"help": "Prompt and response format, a key of `reasoning_format.FORMATS`."}
+        default="zero",
+        metadata={"help": "Prompt and response format, a key of `reasoning_format.FORMATS`."},
     )
     chat_template: str | None = field(
         default=None,
@@ -32,8 +36,9 @@ class ModelArguments(ModelConfig):
     adapter_output: Literal["merged", "adapter"] = field(
         default="merged",
         metadata={
-            "help": "With LoRA: `merged` stores a plain model (and the adapter beside it), so the next stage and "
-            "its reference start from it; `adapter` stores the adapter alone, which the next stage goes on training."
+            "help": "With LoRA: `merged` stores a plain model (and the adapter beside it), so the "
+            "next stage and its reference start from it; `adapter` stores the adapter alone, "
+            "which the next stage goes on training."
         },
     )
 
@@ -57,14 +62,16 @@ class EvaluationSettings:
     """How models are scored before and after a stage: `evaluation:` in `pipeline.yaml`.
 
     Attributes:
-        datasets: held-out reasoning problems (pass@1, format, mean_length), as `DatasetSource` mappings.
+        datasets: held-out reasoning problems (pass@1, format, mean_length), as `DatasetSource`
+            mappings.
         general: held-out general prompts (score `general`), the same; may be empty.
         temperature, top_p: of sampling; the paper's 0.6 and 0.95 by default.
         max_new_tokens: limit of a completion in tokens.
         num_samples: completions a problem; pass@1 is the mean over them.
         batch_size: completions generated at a time.
         seed: of sampling.
-        preference_model: folder or id of a reward model that scores the general answers (score `preference`).
+        preference_model: folder or id of a reward model that scores the general answers (score
+            `preference`).
     """
 
     datasets: list[dict[str, Any]] = field(default_factory=list)
