@@ -1,0 +1,207 @@
+"""A reward with everything a recipe says about it: arguments, step window, tasks, a name.
+
+It is a TRL reward function itself, checks what the function it wraps returns, and says whose fault
+an exception is. It pickles as its reference and is loaded again on the other side, so that it can
+go to a spawned process even where it comes from a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+# How long an exception may be looked into for the row that caused it.
+_BLAME_SECONDS = 2.0
+
+
+class RewardError(RuntimeError):
+    """A reward function raised, or returned what is not a list of rewards: a bug in it."""
+
+
+class BoundReward:
+    """A reward function with its arguments, its step window and its tasks.
+
+    Args:
+        use: reference it was loaded from.
+        name: what logs call it; becomes `__name__`, which is what TRL reads.
+        args: keyword arguments bound to the function; they win over columns of the same name.
+        from_step, until_step: optimizer steps in which it counts. Outside it returns None for
+            every row. Where no `trainer_state` is passed (sampling, evaluation) there are no steps
+            and it always counts.
+        tasks: rows it applies to, by their `task` column; empty for all.
+        base_dir: folder that relative file references start from.
+        function: the loaded function.
+    """
+
+    def __init__(
+        self,
+        use: str,
+        name: str,
+        args: Mapping[str, Any],
+        from_step: int,
+        until_step: int | None,
+        tasks: tuple[str, ...],
+        base_dir: Path | None,
+        function: Callable[..., Any],
+    ) -> None:
+        self.use = use
+        self.__name__ = name
+        self.args = dict(args)
+        self.from_step = from_step
+        self.until_step = until_step
+        self.tasks = tasks
+        self.base_dir = base_dir
+        self.function = function
+
+    def __repr__(self) -> str:
+        return f"BoundReward({self.__name__!r}, use={self.use!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        del state["function"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from trl_r1.verification.loading import load_reward  # it imports this module
+
+        self.__dict__.update(state)
+        self.function = load_reward(self.use, self.base_dir)
+
+    def __call__(self, completions: list[Any], **kwargs: Any) -> list[float | None]:
+        """Rewards of B completions, None where it does not apply.
+
+        Args:
+            completions: B completions.
+            kwargs: `prompts`, `completion_ids` and the columns, each a list of length B, and
+                whatever else TRL passes.
+
+        Raises:
+            RewardError: the function raised, or did not return B numbers or Nones; also where
+                `tasks` is given and the rows have no `task` column.
+        """
+        num_rows = len(completions)
+        if not self._is_in_window(kwargs.get("trainer_state")):
+            return [None] * num_rows
+        columns = {"completions": completions, **kwargs}
+        if not self.tasks:
+            return self._rewards(columns, num_rows)
+        if not isinstance(kwargs.get("task"), list):
+            raise RewardError(
+                f"reward {self.__name__!r} ({self.use}) is limited to the tasks "
+                f"{', '.join(self.tasks)}, but the rows have no 'task' column"
+            )
+        rows = [i for i, task in enumerate(kwargs["task"]) if task in self.tasks]
+        rewards: list[float | None] = [None] * num_rows
+        if rows:
+            part = self._rewards(_take_rows(columns, rows, num_rows), len(rows))
+            for i, reward in zip(rows, part, strict=True):
+                rewards[i] = reward
+        return rewards
+
+    def _is_in_window(self, trainer_state: Any) -> bool:
+        step = getattr(trainer_state, "global_step", None)
+        if step is None:
+            return True
+        return self.from_step <= step and (self.until_step is None or step < self.until_step)
+
+    def _rewards(self, columns: Mapping[str, Any], num_rows: int) -> list[float | None]:
+        try:
+            returned = self._call(columns)
+        except Exception as error:  # any bug of the function is reported under its name
+            row = self._find_failing_row(columns, num_rows, type(error))
+            at = "" if row is None else f" at row {row} of {num_rows}"
+            raise RewardError(
+                f"reward {self.__name__!r} ({self.use}) raised {type(error).__name__}{at}: {error}"
+            ) from error
+        return self._checked(returned, num_rows)
+
+    def _call(self, columns: Mapping[str, Any]) -> Any:
+        result = self.function(**{**columns, **self.args})
+        if inspect.isawaitable(result):
+            # A thread of its own, since the caller's may already run an event loop (a notebook).
+            with ThreadPoolExecutor(max_workers=1) as pool:
+                return pool.submit(asyncio.run, _awaited(result)).result()
+        return result
+
+    def _find_failing_row(
+        self, columns: Mapping[str, Any], num_rows: int, kind: type[Exception]
+    ) -> int | None:
+        """The first row that raises the same alone, looked for no longer than two seconds."""
+        if num_rows == 1:
+            return 0
+        quiet = {**columns, "log_extra": _ignore, "log_metric": _ignore}
+        if issubclass(kind, (MemoryError, RecursionError)):
+            return None
+        deadline = time.monotonic() + _BLAME_SECONDS
+        for row in range(num_rows):
+            if time.monotonic() > deadline:
+                return None
+            try:
+                self._call(_take_rows(quiet, [row], num_rows))
+            except kind:
+                return row
+            except Exception:  # a different failure of a lone row proves nothing about the batch
+                continue
+        return None
+
+    def _checked(self, returned: Any, num_rows: int) -> list[float | None]:
+        if hasattr(returned, "tolist"):  # a tensor or an array
+            returned = returned.tolist()
+        if not isinstance(returned, (list, tuple)) or len(returned) != num_rows:
+            got = (
+                f"{len(returned)} rewards"
+                if isinstance(returned, (list, tuple))
+                else f"a {type(returned).__name__}"
+            )
+            raise RewardError(
+                f"reward {self.__name__!r} ({self.use}) returned {got} for {num_rows} "
+                "completions; it must return a list with one number or None for each"
+            )
+        return [self._checked_value(value, row) for row, value in enumerate(returned)]
+
+    def _checked_value(self, value: Any, row: int) -> float | None:
+        if value is None:
+            return None
+        try:
+            reward = float(value) if not isinstance(value, str) else math.nan
+        except (TypeError, ValueError):
+            reward = math.nan
+        if not math.isfinite(reward):
+            raise RewardError(
+                f"reward {self.__name__!r} ({self.use}) returned {value!r} at row {row}; it must "
+                "be a finite number, or None for a row that can't be graded"
+            )
+        return reward
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _ignore(*_: Any) -> None:
+    """Stands in for TRL's logging callbacks while a failing row is looked for."""
+
+
+def _take_rows(columns: Mapping[str, Any], rows: list[int], num_rows: int) -> dict[str, Any]:
+    """The columns cut to some of their rows; what is not a list of B values stays as it is."""
+    part = {
+        key: [value[i] for i in rows]
+        if isinstance(value, list) and len(value) == num_rows
+        else value
+        for key, value in columns.items()
+    }
+    log_extra = columns.get("log_extra")
+    if log_extra is not None and log_extra is not _ignore:
+        # TRL's table of completions wants a value for every row of the batch.
+        def log_padded(column: str, values: list[Any]) -> None:
+            by_row = dict(zip(rows, values, strict=True))
+            log_extra(column, [by_row.get(i) for i in range(num_rows)])
+
+        part["log_extra"] = log_padded
+    return part

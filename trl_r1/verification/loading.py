@@ -1,0 +1,287 @@
+"""From a reward reference in a recipe to a function that a trainer can call.
+
+A reference is the name of a file in `rewards/` (`math_answer`), `package.module:function`, or
+`file.py:function`. Every mistake in one is a `RewardReferenceError` with one clear message, so that
+`trl-r1 check` can show it before a model is loaded. Imports neither torch nor TRL.
+
+Left out: running the function elsewhere than in the calling process.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from trl_r1.verification.bound_reward import BoundReward
+
+if TYPE_CHECKING:
+    from trl_r1.stages import RewardSpec
+
+_BUILTIN_PACKAGE = "trl_r1.rewards"
+# What every reward gets from TRL whether or not the data set has such a column.
+_PASSED_BY_TRL = {
+    "prompts",
+    "completions",
+    "completion_ids",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
+}
+
+
+class RewardReferenceError(ValueError):
+    """A reward reference that can't be used; its message says why and what to write instead."""
+
+
+def builtin_rewards() -> list[str]:
+    """Names that `use:` takes without a module: the files of `rewards/`, sorted."""
+    spec = importlib.util.find_spec(_BUILTIN_PACKAGE)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    return sorted(info.name for info in pkgutil.iter_modules(folders))
+
+
+def load_reward(reference: str, base_dir: Path | None = None) -> Callable[..., Any]:
+    """The function a reference names.
+
+    Args:
+        reference: `name`, `package.module:function` or `file.py:function`.
+        base_dir: folder that a relative `file.py` is looked up in before the working directory;
+            a recipe's own folder.
+
+    Raises:
+        RewardReferenceError: it can't be imported, there is no such function, it lacks `**kwargs`
+            (TRL passes every column as a keyword), or it can't be called that way.
+    """
+    target, _, name = reference.strip().rpartition(":")
+    if not target and name.endswith(".py"):
+        target, name = name, ""
+    if not target:
+        module, name = _load_builtin(name), f"{name}_reward"
+    elif target.endswith(".py"):
+        module = _load_file(_find_file(target, base_dir, reference), reference)
+    else:
+        module = _load_module(target, reference)
+    function = _get_function(module, name, reference)
+    _check_signature(function, reference)
+    return function
+
+
+def build_reward(spec: RewardSpec, base_dir: Path | None = None) -> BoundReward:
+    """The reward of a recipe entry, with its arguments, step window and tasks bound to it.
+
+    Args:
+        spec: one entry of a recipe's `rewards:`.
+        base_dir: see `load_reward`.
+
+    Raises:
+        RewardReferenceError: see `load_reward`; also for `args` the function does not name.
+    """
+    function = load_reward(spec.use, base_dir)
+    parameters = _keyword_parameters(function)
+    for key in spec.args:
+        if key in _PASSED_BY_TRL:
+            raise RewardReferenceError(
+                f"reward {spec.use!r}: args: {key!r} is passed by the trainer; leave it out"
+            )
+        if key not in parameters:
+            known = [name for name in parameters if name not in _PASSED_BY_TRL]
+            raise RewardReferenceError(
+                f"reward {spec.use!r}: args: it has no argument {key!r}"
+                + _suggestion(key, known)
+                + f"; it has: {', '.join(known) or 'none'}"
+            )
+    return BoundReward(
+        use=spec.use,
+        name=spec.name or _function_name(function),
+        args=dict(spec.args),
+        from_step=spec.from_step,
+        until_step=spec.until_step,
+        tasks=tuple(spec.tasks),
+        base_dir=base_dir,
+        function=function,
+    )
+
+
+def required_columns(function: Callable[..., Any]) -> set[str]:
+    """Data set columns a reward can't do without: its parameters that have no default.
+
+    What TRL always passes (`prompts`, `completions`, `completion_ids`, ...) does not count, nor
+    does what a `BoundReward` has in its `args`; one with `tasks` also needs `task`.
+    """
+    if isinstance(function, BoundReward):
+        columns = required_columns(function.function) - set(function.args)
+        return columns | ({"task"} if function.tasks else set())
+    return {
+        parameter.name
+        for parameter in _keyword_parameters(function).values()
+        if parameter.default is parameter.empty and parameter.name not in _PASSED_BY_TRL
+    }
+
+
+def _load_builtin(name: str) -> ModuleType:
+    known = builtin_rewards()
+    if name not in known:
+        raise RewardReferenceError(
+            f"unknown reward {name!r}"
+            + _suggestion(name, known)
+            + f"; built in: {', '.join(known)}; others are named package.module:function "
+            "or file.py:function"
+        )
+    return importlib.import_module(f"{_BUILTIN_PACKAGE}.{name}")
+
+
+def _load_module(target: str, reference: str) -> ModuleType:
+    try:
+        return importlib.import_module(target)
+    except Exception as error:  # whatever the user's module does while it is imported
+        missing = isinstance(error, ModuleNotFoundError) and error.name is not None
+        if missing and (target == error.name or target.startswith(f"{error.name}.")):
+            raise RewardReferenceError(
+                f"reward {reference!r}: no module {error.name!r} is installed; for a file write "
+                "file.py:function"
+            ) from error
+        origin = getattr(_find_spec(target), "origin", None)
+        raise RewardReferenceError(_import_message(reference, origin, error)) from error
+
+
+def _find_spec(target: str) -> Any:
+    try:
+        return importlib.util.find_spec(target)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _find_file(target: str, base_dir: Path | None, reference: str) -> Path:
+    path = Path(target).expanduser()
+    folders = [folder for folder in (base_dir, Path.cwd()) if folder is not None]
+    candidates = [path] if path.is_absolute() else [folder / path for folder in folders]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    looked = " and ".join(dict.fromkeys(str(c.parent) for c in candidates))
+    raise RewardReferenceError(
+        f"reward {reference!r}: there is no file {path.name!r} in {looked}"
+        + _suggestion(path.name, [f.name for c in candidates for f in c.parent.glob("*.py")])
+    )
+
+
+def _load_file(path: Path, reference: str) -> ModuleType:
+    """Run a reward file as a module of its own.
+
+    Its name comes from path and content: it can't shadow a standard module of the same name, two
+    references to one file share a module, and an edited file is loaded afresh.
+    """
+    digest = hashlib.sha256(str(path).encode() + b"\0" + path.read_bytes()).hexdigest()[:16]
+    name = f"_trl_r1_reward_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise RewardReferenceError(f"reward {reference!r}: {path} can't be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    # Before it runs: dataclasses and pickle look a class's module up while the file is executing.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file does while it runs
+        del sys.modules[name]
+        raise RewardReferenceError(_import_message(reference, str(path), error)) from error
+    return module
+
+
+def _import_message(reference: str, origin: str | None, error: Exception) -> str:
+    """One line: the reference, file and line of the mistake, and what it is."""
+    where = origin or "the module"
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename or where}:{error.lineno}"
+        return f"reward {reference!r}: {where}: {type(error).__name__}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [f for f in frames if origin and f.filename == origin]
+    if inside:
+        where = f"{inside[-1].filename}:{inside[-1].lineno}"
+    message = f"reward {reference!r}: {where}: {type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError) and origin and error.name:
+        if (Path(origin).parent / f"{error.name.partition('.')[0]}.py").is_file():
+            message += (
+                "; a reward file can't import a file beside it: put both in one file, or "
+                "install them as a package and write package.module:function"
+            )
+        else:
+            message += f"; install {error.name.partition('.')[0]!r} or take the import out"
+    return message
+
+
+def _get_function(module: ModuleType, name: str, reference: str) -> Callable[..., Any]:
+    callables = [
+        key
+        for key, value in vars(module).items()
+        if callable(value)
+        and not key.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
+    ]
+    if not name:
+        raise RewardReferenceError(
+            f"reward {reference!r}: it names no function; write {reference.rstrip(':')}:function, "
+            f"with one of: {', '.join(callables) or '(the file defines none)'}"
+        )
+    function = getattr(module, name, None)
+    if function is None:
+        raise RewardReferenceError(
+            f"reward {reference!r}: {module.__file__ or module.__name__} has no function {name!r}"
+            + _suggestion(name, callables)
+        )
+    if inspect.isclass(function):
+        raise RewardReferenceError(
+            f"reward {reference!r}: {name!r} is a class; name a function, or an instance of it"
+        )
+    if not callable(function):
+        raise RewardReferenceError(
+            f"reward {reference!r}: {name!r} is a {type(function).__name__}, not a function"
+        )
+    found: Callable[..., Any] = function
+    return found
+
+
+def _check_signature(function: Callable[..., Any], reference: str) -> None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise RewardReferenceError(
+            f"reward {reference!r}: its signature can't be read; write it as a Python function"
+        ) from error
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise RewardReferenceError(
+            f"reward {reference!r}: it lacks **kwargs; TRL passes every column as a keyword "
+            "argument, so end its signature with **kwargs"
+        )
+    for parameter in parameters:
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
+            raise RewardReferenceError(
+                f"reward {reference!r}: {parameter.name!r} is positional-only; TRL passes "
+                "everything by keyword, so drop the '/' from its signature"
+            )
+
+
+def _keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(function).parameters
+    return {name: p for name, p in parameters.items() if p.kind in kinds}
+
+
+def _function_name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
