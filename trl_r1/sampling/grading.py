@@ -1,0 +1,43 @@
+"""Calling TRL rewards on samples outside a trainer, with the arguments TRL would pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trl_r1.sampling import Sample
+
+Reward = Callable[..., Any]
+Row = Mapping[str, Any]
+
+
+def call_reward(
+    reward: Reward, rows: Sequence[Row], samples: Sequence[Sample]
+) -> list[float | None]:
+    """A reward's verdict on B samples, each with the row it answers.
+
+    Args:
+        reward: TRL reward; it gets `prompts`, conversational `completions`, `completion_ids` and
+            the rows' columns.
+        rows: B rows, a `prompt` and other columns each; a row repeated for each of its samples.
+        samples: B samples.
+
+    Raises:
+        ValueError: where it does not return a value a completion.
+    """
+    columns = {key: None for row in rows for key in row if key != "prompt"}
+    scores = list(
+        reward(
+            prompts=[row["prompt"] for row in rows],
+            completions=[[{"role": "assistant", "content": sample.text}] for sample in samples],
+            completion_ids=[sample.token_ids for sample in samples],
+            **{name: [row.get(name) for row in rows] for name in columns},
+        )
+    )
+    if len(scores) != len(samples):
+        name = getattr(reward, "__name__", repr(reward))
+        raise ValueError(
+            f"reward {name} returned {len(scores)} values for {len(samples)} completions; "
+            "it has to return one each"
+        )
+    return [None if score is None else float(score) for score in scores]
