@@ -19,6 +19,15 @@ class ModelArguments(ModelConfig):
     """TRL's `ModelConfig` (model, LoRA and quantisation keys) plus how a stage's result is
     stored."""
 
+    dtype: str | None = field(
+        default=None,
+        metadata={
+            "help": "Type that the weights are loaded in. None: float32 on a CPU and for weights "
+            "that are trained in full (in bfloat16 small updates round to nothing; mixed precision "
+            "is `bf16`), bfloat16 for a frozen base under LoRA.",
+            "choices": ["auto", "bfloat16", "float16", "float32"],
+        },
+    )
     lora_dropout: float = field(
         default=0.0,
         metadata={
@@ -72,6 +81,8 @@ class EvaluationSettings:
         seed: of sampling.
         preference_model: folder or id of a reward model that scores the general answers (score
             `preference`).
+        extraction: `strict` grades the answer where the format has it; `lenient` the last number of
+            a reasoning response, so that accuracy can be told from format.
     """
 
     datasets: list[dict[str, Any]] = field(default_factory=list)
@@ -83,3 +94,4 @@ class EvaluationSettings:
     batch_size: int = 32
     seed: int = 0
     preference_model: str | None = None
+    extraction: Literal["strict", "lenient"] = "strict"

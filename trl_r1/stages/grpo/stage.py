@@ -1,0 +1,96 @@
+"""The GRPO stage: from a recipe to `model/` and `rollouts/`."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from trl_r1.reasoning_format import get_format
+from trl_r1.stages import StageContext, StageResult, StageSpec
+from trl_r1.stages.grpo.config import PRESETS, R1GRPOConfig
+from trl_r1.stages.grpo.trainer import R1GRPOTrainer
+from trl_r1.training.arguments import DatasetArguments, ModelArguments
+from trl_r1.training.artifacts import finished_details, partial_folder, promote
+from trl_r1.training.data import RolloutPlan, schedule_prompts
+from trl_r1.training.loop import train_and_save
+from trl_r1.training.models import load_policy, load_tokenizer, set_end_token
+from trl_r1.verification.loading import build_reward
+
+_ARTIFACTS = ("model", "rollouts")
+
+
+def check(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Mistakes in a resolved recipe that TRL would show only once the model is loaded.
+
+    Args:
+        recipe: keys of the stage with their values, defaults included.
+    """
+    faults = []
+    if not any(source.get("from_step", 0) <= 0 for source in recipe.get("datasets") or [{}]):
+        faults.append(("datasets", "no source begins at step 0; set `from_step: 0` on one"))
+    if recipe.get("sync_ref_model") and recipe.get("use_peft"):
+        faults.append(("sync_ref_model", "TRL can't replace the reference under LoRA"))
+    if "lm_head" in (recipe.get("lora_target_modules") or []):
+        faults.append(("lora_target_modules", "TRL's GRPO can't train an adapter on lm_head"))
+    return faults
+
+
+SPEC = StageSpec(
+    configs=(DatasetArguments, ModelArguments, R1GRPOConfig),
+    produces=_ARTIFACTS,
+    uses_rewards=True,
+    needs_rewards=True,
+    updates_policy_with="rl",
+    presets=PRESETS,
+    check=check,
+)
+
+
+def run(context: StageContext) -> StageResult:
+    """Train the policy with the stage's rewards; store `model/` and `rollouts/`.
+
+    The reference of the KL penalty is the model the stage starts from, also after a resume: TRL
+    loads it from the start model's path, or switches a new adapter off, or copies a carried one.
+    """
+    details = finished_details(context.output_dir, _ARTIFACTS)
+    if details is not None:
+        return StageResult(details=details)
+    args, model_args = copy.copy(context.config(R1GRPOConfig)), context.config(ModelArguments)
+    path = str(model_args.model_name_or_path)
+    fmt = get_format(model_args.reasoning_format)
+    tokenizer = load_tokenizer(path, model_args, fmt)
+    prompts, args.max_steps = schedule_prompts(
+        context.config(DatasetArguments).sources(),
+        fmt,
+        args.seed,
+        RolloutPlan.from_args(args),
+        args.max_steps,
+        args.num_train_epochs,
+    )
+    args.shuffle_dataset = False  # the schedule is the order
+    args.reward_weights = [spec.weight for spec in context.rewards]
+    model, peft_config = load_policy(path, model_args, trainable=True)
+    set_end_token(model, tokenizer)
+    rollouts = context.output_dir / "rollouts"
+    trainer = R1GRPOTrainer(
+        model,
+        reward_funcs=[build_reward(spec) for spec in context.rewards],
+        args=args,
+        train_dataset=prompts,
+        processing_class=tokenizer,
+        peft_config=peft_config,
+        rollouts_dir=partial_folder(rollouts),
+    )
+
+    def figures() -> dict[str, Any]:
+        trainer.accelerator.wait_for_everyone()  # every process has written its rollouts
+        if trainer.accelerator.is_main_process and partial_folder(rollouts).exists():
+            promote(partial_folder(rollouts), rollouts)
+        used = prompts["task"] if "task" in prompts.column_names else []
+        return {"prompts": len(prompts), "prompts_by_task": dict(Counter(map(str, used)))}
+
+    return StageResult(
+        details=train_and_save(trainer, context, tokenizer, model_args, figures=figures)
+    )

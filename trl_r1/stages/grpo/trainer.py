@@ -1,0 +1,115 @@
+"""`R1GRPOTrainer`: TRL's `GRPOTrainer` that keeps every rollout and logs the accuracy.
+
+It changes neither the loss nor the advantages, so it is a drop-in. Private methods of TRL are
+extended here, with `super()` and without copies; a test holds their signatures. Left out: speed
+work on the update, monitors, dynamic sampling and replacement of the reference model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+
+from trl_r1.stages.grpo.rollouts import RolloutStore, remove_rollouts_from
+from trl_r1.training.callbacks import SaveBetweenGenerations
+from trl_r1.training.data import RolloutPlan
+
+
+class R1GRPOTrainer(GRPOTrainer):
+    """A drop-in for TRL's `GRPOTrainer`.
+
+    Args:
+        rollouts_dir: folder to keep every training completion in, as parquet; None to keep none.
+        args, kwargs: TRL's. `args=R1GRPOConfig(...)` brings the paper's objective; a plain
+            `GRPOConfig` is taken as it is.
+    """
+
+    _tag_names = ("trl", "grpo", "trl-r1")
+
+    def __init__(self, *args: Any, rollouts_dir: str | Path | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.plan = RolloutPlan.from_args(self.args)
+        self.accuracy_name = self._choose_accuracy()
+        self.rollouts: RolloutStore | None = None
+        self._graded: tuple[Any, ...] | None = None
+        if rollouts_dir is not None:
+            self.rollouts = RolloutStore(
+                Path(rollouts_dir),
+                self.reward_func_names,
+                self.train_dataset.features,
+                self.accelerator.process_index,
+            )
+        self.add_callback(SaveBetweenGenerations(self.plan.is_boundary))
+
+    def _choose_accuracy(self) -> str | None:
+        names: list[str] = self.reward_func_names
+        wanted = getattr(self.args, "accuracy_reward", None)
+        if wanted is None:
+            graders = [name for name in names if "math_answer" in name]
+            return next(iter([*graders, *names]), None)
+        if wanted not in names:
+            raise ValueError(f"accuracy_reward {wanted!r} is no reward; there are: {names}")
+        return str(wanted)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        self._has_checked_rollouts = False
+        return super().train(*args, **kwargs)
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> torch.Tensor:
+        rewards_BF: torch.Tensor = super()._calculate_rewards(
+            inputs, prompts, completions, completion_ids_list
+        )
+        if self.rollouts is not None and self.model.training:
+            self._graded = (inputs, completions, completion_ids_list, rewards_BF)
+        return rewards_BF
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if self._graded is not None:
+            self._keep_rollouts(output["advantages"])
+        return output
+
+    def _keep_rollouts(self, advantages: torch.Tensor) -> None:
+        """Store what was just generated; `advantages` are this process's, of shape (B,)."""
+        assert self.rollouts is not None
+        assert self._graded is not None
+        inputs, completions, ids, gathered_BF = self._graded
+        self._graded = None
+        step = int(self.state.global_step)
+        if not self._has_checked_rollouts:
+            # The first batch after a resume: what the killed attempt left beyond it goes.
+            if self.accelerator.is_main_process:
+                remove_rollouts_from(self.rollouts.folder, step)
+            self.accelerator.wait_for_everyone()
+            self._has_checked_rollouts = True
+        first = self.accelerator.process_index * len(inputs)
+        rewards_BF = gathered_BF[first : first + len(inputs)].float().cpu()
+        totals = (rewards_BF * self.reward_weights.unsqueeze(0)).nansum(dim=1)
+        totals[torch.isnan(rewards_BF).all(dim=1)] = torch.nan
+        self.rollouts.write(
+            step,
+            self._step % self.plan.micro_steps_per_update,
+            inputs,
+            completions,
+            ids,
+            {*self.eos_token_ids, self._tokenizer.pad_token_id},
+            [_none_for_nan(row) for row in rewards_BF.tolist()],
+            _none_for_nan(totals.tolist()),
+            advantages.float().cpu().tolist(),
+        )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        values = self._metrics["train" if self.model.training else "eval"]
+        means = values.get(f"rewards/{self.accuracy_name}/mean")
+        if means:
+            values["accuracy"] = list(means)
+        super().log(logs, start_time)
+
+
+def _none_for_nan(values: list[float]) -> list[float | None]:
+    return [None if value != value else value for value in values]

@@ -1,0 +1,166 @@
+"""What is written and shown while a stage trains, and where it goes on after a kill.
+
+Left out: monitors that judge the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+ProgressFunction = Callable[[int, int, Mapping[str, float]], None]
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+class MetricsFile(TrainerCallback):
+    """Appends every log to a file, one JSON object a line.
+
+    Args:
+        path: of the file. What it holds beyond the step that training goes on from is cut off, so
+            that steps trained again are not in it twice.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            truncate_metrics(self.path, state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        line = {"step": state.global_step, "time": round(time.time(), 3), **_finite(logs)}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def truncate_metrics(path: Path, last_step: int) -> None:
+    """Drop the lines beyond `last_step`, and a last line that a kill cut off."""
+    if not path.exists():
+        return
+    kept = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if line["step"] <= last_step:
+            kept.append(text + "\n")
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+class Progress(TrainerCallback):
+    """Hands every log to `on_progress(step, max_steps, metrics)`, in the main process."""
+
+    def __init__(self, on_progress: ProgressFunction) -> None:
+        self.on_progress = on_progress
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if state.is_world_process_zero:
+            metrics = {k: v for k, v in _finite(logs or {}).items() if v is not None}
+            self.on_progress(state.global_step, state.max_steps, metrics)
+
+
+class SaveBetweenGenerations(TrainerCallback):
+    """Moves a checkpoint that is due while RL still uses a batch of completions to its end.
+
+    The completions at hand are not in a checkpoint. One taken between two uses of them would, on
+    resuming, generate anew and go another way than an undisturbed run.
+
+    Args:
+        is_boundary: says of a number of optimizer steps whether the next one starts with new
+            completions.
+    """
+
+    def __init__(self, is_boundary: Callable[[int], bool]) -> None:
+        self.is_boundary = is_boundary
+        self.is_due = False
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        self.is_due = self.is_due or control.should_save
+        is_last = state.global_step >= state.max_steps
+        control.should_save = self.is_due and (is_last or self.is_boundary(state.global_step))
+        self.is_due = self.is_due and not control.should_save
+        return control
+
+
+def _finite(logs: Mapping[str, Any]) -> dict[str, float | None]:
+    """The numbers among the logs; a NaN or infinity, which JSON lacks, becomes None."""
+    figures: dict[str, float | None] = {}
+    for key, value in logs.items():
+        if isinstance(value, (int, float)):
+            figures[key] = value if math.isfinite(value) else None
+        elif value is None:
+            figures[key] = None
+    return figures
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The step of a checkpoint folder by its name, -1 for another folder."""
+    match = _CHECKPOINT.fullmatch(checkpoint.name)
+    return int(match[1]) if match else -1
+
+
+def last_complete_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint with the most steps among those that were written to the end.
+
+    Trainer writes `trainer_state.json` last; a folder where it is missing or cut off is passed
+    over.
+    """
+    if not folder.is_dir():
+        return None
+    checkpoints = sorted(
+        (path for path in folder.iterdir() if checkpoint_step(path) >= 0), key=checkpoint_step
+    )
+    return next((path for path in reversed(checkpoints) if _is_complete(path)), None)
+
+
+def remove_incomplete_checkpoints(folder: Path) -> None:
+    """Delete what a kill left half-written, so that nothing takes it for a checkpoint."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if checkpoint_step(path) >= 0 and not _is_complete(path):
+            shutil.rmtree(path)
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    try:
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return int(state.get("global_step", -1)) == checkpoint_step(checkpoint)
