@@ -188,7 +188,7 @@ def test_a_reward_of_weight_zero_is_recorded_only(tmp_path: Path) -> None:
 
 
 def test_keeping_nothing_is_an_error_that_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="none of 2 samples was kept .1 malformed, 1 wrong"):
+    with pytest.raises(ValueError, match=r"none of 2 samples was kept \(1 malformed, 1 wrong\)"):
         sampler_of([answer("5"), "4"]).run([{"prompt": "2+2?", "solution": "4"}], tmp_path)
     assert verdicts(tmp_path) == ["wrong", "malformed"]
 
