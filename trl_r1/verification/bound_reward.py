@@ -146,7 +146,7 @@ class BoundReward:
                 self._call(_take_rows(quiet, [row], num_rows))
             except kind:
                 return row
-            except Exception:  # a different failure of a lone row proves nothing about the batch
+            except Exception:  # noqa: BLE001 - another failure of a lone row proves nothing
                 continue
         return None
 

@@ -144,10 +144,10 @@ def _load_module(target: str, reference: str) -> ModuleType:
     try:
         return importlib.import_module(target)
     except Exception as error:  # whatever the user's module does while it is imported
-        missing = isinstance(error, ModuleNotFoundError) and error.name is not None
-        if missing and (target == error.name or target.startswith(f"{error.name}.")):
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and (target == missing or target.startswith(f"{missing}.")):
             raise RewardReferenceError(
-                f"reward {reference!r}: no module {error.name!r} is installed; for a file write "
+                f"reward {reference!r}: no module {missing!r} is installed; for a file write "
                 "file.py:function"
             ) from error
         origin = getattr(_find_spec(target), "origin", None)

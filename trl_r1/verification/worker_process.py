@@ -1,0 +1,159 @@
+"""The pool's side of one worker: start it, talk to it, watch it, kill it.
+
+Decides nothing: which unit goes where, and what a killed worker means, is `pool.py`'s business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trl_r1.verification import protocol
+
+# The paths come first: the interpreter has to find this package where the trainer found it. Nothing
+# of the trainer's `__main__` is imported, so a training script need not guard itself.
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from trl_r1.verification.worker import main; main(sys.argv[2:])"
+)
+_SEND_SECONDS = 30.0
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class WorkerProcess:
+    """A long-lived process that runs rewards, in a session of its own.
+
+    Must be started from a thread that lives as long as the pool: Linux kills the worker when the
+    thread that started it ends.
+
+    Args:
+        num_threads: threads that numeric libraries may use in it.
+
+    Raises:
+        OSError: the interpreter can't be started.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as stamp_file:
+            stamp_file.write(protocol.STAMP.pack(protocol.NO_UNIT, 0.0))
+            stamp_file.flush()
+            self._stamp = mmap.mmap(stamp_file.fileno(), protocol.STAMP.size)
+            paths = [path or str(Path.cwd()) for path in sys.path]
+            fds = (theirs.fileno(), stamp_file.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, json.dumps(paths), *map(str, fds), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=fds,
+                env=_worker_environment(num_threads),
+                # Out of reach of the terminal's Ctrl-C, and a group that can be killed as one.
+                start_new_session=True,
+            )
+        ours.settimeout(_SEND_SECONDS)
+        self._socket = ours
+        self._reader = protocol.ReplyReader()
+        self.pid = self._process.pid
+        self.started_at = time.monotonic()
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    def send(self, request: protocol.LoadRequest | protocol.RunRequest) -> None:
+        """Hand over a request; a worker that waits for one reads it at once.
+
+        Raises:
+            OSError: it hung up, or did not read for half a minute.
+        """
+        self._socket.settimeout(_SEND_SECONDS)
+        self._socket.sendall(protocol.frame_request(request))
+
+    def receive(self) -> Iterator[dict[str, Any]]:
+        """The replies that have come in; call when the selector says there is something.
+
+        Raises:
+            EOFError: it hung up.
+        """
+        try:
+            data = self._socket.recv(1 << 20)
+        except OSError as error:
+            raise EOFError from error
+        if not data:
+            raise EOFError
+        yield from self._feed(data)
+
+    def _feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        try:
+            yield from self._reader.feed(data)
+        except ValueError as error:  # something wrote over the line: nothing it says can be used
+            raise EOFError from error
+
+    def current_unit(self) -> tuple[int, float]:
+        """The unit it is at (-1 for none) and when that began, by `time.monotonic()`."""
+        number, began_at = protocol.STAMP.unpack_from(self._stamp)
+        return number, began_at
+
+    def memory_mb(self) -> float:
+        """Its own memory in MB, without files mapped; 0 where the system does not tell."""
+        try:
+            fields = Path(f"/proc/{self.pid}/statm").read_text().split()
+        except OSError:
+            return 0.0
+        return (int(fields[1]) - int(fields[2])) * _PAGE_BYTES / (1 << 20)
+
+    def kill(self) -> list[dict[str, Any]]:
+        """Kill it with all it started; what it had reported before comes back."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+        replies: list[dict[str, Any]] = []
+        # What it started may hold the line open by a copy: take what is there, wait for nothing.
+        self._socket.setblocking(False)
+        with contextlib.suppress(EOFError, BlockingIOError, OSError):
+            while data := self._socket.recv(1 << 20):
+                replies.extend(self._feed(data))
+        self._socket.close()
+        return replies
+
+    def how_it_ended(self) -> str:
+        """In words, once it has been killed or has ended by itself."""
+        code = self._process.returncode
+        if code is None:
+            return "is running"
+        if code >= 0:
+            return f"ended with exit status {code}"
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"was ended by signal {-code}"
+
+    def wait(self, seconds: float) -> None:
+        """Wait for it to end by itself, at most so long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def hang_up(self) -> None:
+        """Tell it to end: it does when it next waits for a request."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+
+def _worker_environment(num_threads: int) -> dict[str, str]:
+    environment = dict(os.environ)
+    # Sets of strings are walked in the same order in every worker, so that a reward that depends on
+    # it gives the same value wherever a row lands.
+    environment["PYTHONHASHSEED"] = "0"
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        environment[name] = str(num_threads)
+    return environment
