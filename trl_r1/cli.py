@@ -1,0 +1,211 @@
+"""The command `trl-r1`. Nothing heavy is imported before a subcommand needs it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status.
+
+    Args:
+        arguments: of the command line; those of the process by default.
+    """
+    options = _parser().parse_args(arguments)
+    from trl_r1.pipeline.mistakes import PipelineError
+
+    try:
+        status: int = options.run(options)
+    except PipelineError as error:
+        _say(f"trl-r1: {error}")
+        return 1
+    except KeyboardInterrupt:
+        _say("trl-r1: stopped.")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe (`| head`) has gone; the interpreter must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trl-r1",
+        description="The whole DeepSeek-R1 recipe, from a base model to a distilled student.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    run = commands.add_parser(
+        "run", help="run a pipeline's stages in order, or go on where a run was cut short"
+    )
+    _add_recipe_options(run)
+    run.add_argument("--from", dest="first", metavar="NAME", help="first stage to run")
+    run.add_argument("--until", dest="last", metavar="NAME", help="last stage to run")
+    run.add_argument("--only", metavar="NAME", help="the one stage to run")
+    run.add_argument(
+        "--output_dir", metavar="DIR", help="folder of the run; runs/<pipeline> by default"
+    )
+    run.set_defaults(run=_run)
+    check = commands.add_parser("check", help="show every mistake of a pipeline, loading no model")
+    _add_recipe_options(check)
+    check.set_defaults(run=_check)
+    copy = commands.add_parser("copy", help="copy a pipeline's recipes, to edit them")
+    copy.add_argument(
+        "folder", metavar="FOLDER", help="a folder, or the name of a pipeline that is shipped"
+    )
+    copy.add_argument("target", metavar="TARGET", help="a folder that does not exist yet")
+    copy.set_defaults(run=_copy)
+    table = commands.add_parser("table", help="print the stage table of a run")
+    table.add_argument("run_dir", metavar="RUN", help="folder of the run, as runs/tiny-cpu")
+    table.set_defaults(run=_table)
+    rewards = commands.add_parser("rewards", help="rewards that recipes can name")
+    actions = rewards.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="list the built-in ones")
+    listing.set_defaults(run=_list_rewards)
+    # Started by the runner under `accelerate launch`; not for people.
+    worker = commands.add_parser("run-stage")
+    worker.add_argument("job", type=Path)
+    worker.set_defaults(run=_run_stage)
+    return parser
+
+
+def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", metavar="FOLDER", help="a folder of recipes, or the name of a shipped pipeline"
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="NAME.key=value",
+        help="over the recipes; NAME is a stage, a stage type, defaults, evaluation or pipeline",
+    )
+    parser.add_argument("--seed", type=int, help="over the seed of pipeline.yaml")
+    parser.add_argument(
+        "--accelerate_config",
+        metavar="CONFIG",
+        help="an accelerate config file, or one of TRL's by name (zero2, fsdp2, ...)",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    folder = _recipe_folder(options.folder)
+    _set_threads(folder)
+    _say("Checking the recipes ...")
+    from trl_r1.pipeline.session import run_pipeline
+
+    return run_pipeline(
+        folder,
+        shown=options.folder,
+        settings=options.settings,
+        seed=options.seed,
+        first=options.first,
+        last=options.last,
+        only=options.only,
+        output_dir=Path(options.output_dir) if options.output_dir else None,
+        accelerate_config=options.accelerate_config,
+    )
+
+
+def _check(options: argparse.Namespace) -> int:
+    folder = _recipe_folder(options.folder)
+    _set_threads(folder)
+    from trl_r1.pipeline.session import check_folder
+
+    return check_folder(
+        folder,
+        shown=options.folder,
+        settings=options.settings,
+        seed=options.seed,
+        accelerate_config=options.accelerate_config,
+    )
+
+
+def _copy(options: argparse.Namespace) -> int:
+    import shutil
+
+    from trl_r1.pipeline.mistakes import PipelineError
+
+    folder, target = _recipe_folder(options.folder), Path(options.target)
+    if target.exists():
+        raise PipelineError(f"{target} exists already; name a folder that does not")
+    if not folder.is_dir():
+        raise PipelineError(f"{options.folder}: no such folder")
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(folder, partial, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+        partial.rename(target)
+    except OSError as error:
+        raise PipelineError(f"can't copy to {target}: {error}") from error
+    _say(f"{target} is yours to edit; `trl-r1 run {target}` runs it.")
+    return 0
+
+
+def _table(options: argparse.Namespace) -> int:
+    from trl_r1.pipeline.table import print_table
+
+    print_table(Path(options.run_dir), sys.stdout)
+    return 0
+
+
+def _list_rewards(options: argparse.Namespace) -> int:
+    from trl_r1.verification.loading import builtin_rewards, load_reward
+
+    names = builtin_rewards()
+    for name in names:
+        text = (load_reward(name).__doc__ or "").strip().splitlines()
+        _say(f"{name:<{max(map(len, names))}}  {text[0] if text else ''}".rstrip())
+    return 0
+
+
+def _run_stage(options: argparse.Namespace) -> int:
+    from trl_r1.pipeline.execution import run_worker
+
+    run_worker(options.job)
+    return 0
+
+
+def _recipe_folder(name: str) -> Path:
+    """The folder a user names: a path, or a pipeline that the package ships (`tiny-cpu`, `recipes/tiny-cpu`)."""
+    from importlib.resources import files
+
+    path = Path(name)
+    if path.exists():
+        return path
+    shipped = Path(str(files("trl_r1.recipes"))) / name.removeprefix("recipes/").strip("/")
+    return (
+        shipped
+        if shipped.is_dir() and "/" not in name.removeprefix("recipes/").strip("/")
+        else path
+    )
+
+
+def _set_threads(folder: Path) -> None:
+    """Tell OpenMP a pipeline's `threads` while torch is not imported yet; later it would be too late."""
+    from trl_r1.pipeline.yaml_files import PIPELINE_FILE, read_mapping
+
+    values, _ = read_mapping(folder / PIPELINE_FILE, "")
+    threads = values.get("threads")
+    if isinstance(threads, int) and "torch" not in sys.modules:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        # Waiting threads that spin take the core from those that work.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""Runs one stage: in this process, or in processes that `accelerate launch` starts.
+
+A job is a JSON file with all a stage needs, so that a launched process reads no recipe again.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from trl_r1.pipeline.configs import ResolvedStage, build_configs
+from trl_r1.pipeline.ledger import write_text
+from trl_r1.pipeline.lock import RunLock
+from trl_r1.pipeline.mistakes import PipelineError
+from trl_r1.stages import RewardSpec, StageContext, StageResult, load_stage
+
+OnProgress = Callable[[int, int, Mapping[str, float]], None]
+_PROGRESS_MARK = "trl_r1 progress: "
+_WORKER_LOCK = ".worker.lock"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start a stage's processes.
+
+    Attributes:
+        config: an accelerate config file.
+        processes: how many it says.
+        on_cpu: several processes on CPUs; torchrun starts those, since `accelerate launch` would quietly start one.
+    """
+
+    config: Path
+    processes: int
+    on_cpu: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage to run.
+
+    Attributes:
+        stage: its type.
+        name: its name.
+        output_dir: its folder, absolute.
+        values, rewards: resolved.
+        seed: its seed.
+        threads: CPU threads; None leaves them alone.
+    """
+
+    stage: str
+    name: str
+    output_dir: Path
+    values: Mapping[str, Any]
+    rewards: tuple[RewardSpec, ...]
+    seed: int
+    threads: int | None
+
+
+def make_job(resolved: ResolvedStage, output_dir: Path, seed: int, threads: int | None) -> Job:
+    """The job of a resolved stage."""
+    recipe = resolved.recipe
+    return Job(
+        recipe.stage, recipe.name, output_dir, resolved.values, resolved.rewards, seed, threads
+    )
+
+
+def find_launch(name: str) -> Launch:
+    """The accelerate config of `--accelerate_config`: a file, or the name of one that TRL ships.
+
+    Raises:
+        PipelineError: neither, or no accelerate config.
+    """
+    path = Path(name)
+    if not path.is_file():
+        shipped = Path(str(resources.files("trl.accelerate_configs")))
+        path = shipped / f"{name}.yaml"
+        if not path.is_file():
+            known = ", ".join(sorted(p.stem for p in shipped.glob("*.yaml")))
+            raise PipelineError(
+                f"--accelerate_config {name}: no such file, and none of TRL's: {known}"
+            )
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        processes = int(settings.get("num_processes", 1))
+        on_cpu = bool(settings.get("use_cpu")) and int(settings.get("num_machines", 1)) == 1
+    except (yaml.YAMLError, AttributeError, ValueError) as error:
+        raise PipelineError(f"--accelerate_config {path}: not an accelerate config") from error
+    return Launch(path.resolve(), processes, on_cpu and processes > 1)
+
+
+def run_here(job: Job, on_progress: OnProgress) -> StageResult:
+    """Run a job in this process."""
+    set_up(job)
+    try:
+        module = load_stage(job.stage)
+        configs = build_configs(module.SPEC, job.values, job.output_dir, job.seed)
+        context = StageContext(job.name, job.output_dir, configs, job.rewards, on_progress)
+        result: StageResult = module.run(context)
+        return result
+    finally:
+        clean_up()
+
+
+def set_up(job: Job) -> None:
+    """Threads and seeds, so that a stage gives the same alone and after others."""
+    import torch
+    from transformers import set_seed
+
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    set_seed(job.seed)
+
+
+def clean_up() -> None:
+    """Free what a stage held, and let the next one choose its own device and precision."""
+    import torch
+    from accelerate.state import AcceleratorState, GradientState
+
+    # Resets PartialState too. Under torchrun the process group stays, and so must the state that made it.
+    if "LOCAL_RANK" not in os.environ:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def run_launched(job: Job, launch: Launch, log: IO[str], on_progress: OnProgress) -> StageResult:
+    """Run a job in processes of its own.
+
+    Args:
+        job: the job.
+        launch: how to start them.
+        log: gets what they print.
+        on_progress: as in `StageContext`.
+
+    Raises:
+        PipelineError: they ended without a result; the log says why.
+    """
+    job_file, result_file = job.output_dir / ".job.json", job.output_dir / ".result.json"
+    # A worker whose runner was killed notices within seconds; until then it may still write.
+    with RunLock(job.output_dir / _WORKER_LOCK, wait_seconds=60):
+        result_file.unlink(missing_ok=True)
+        document = {**asdict(job), "output_dir": str(job.output_dir)}
+        document.update(processes=launch.processes, runner=os.getpid())
+        write_text(job_file, json.dumps(document))
+    start = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", launch.config]
+    if launch.on_cpu:
+        count = str(launch.processes)
+        start = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            count,
+        ]
+    command = [str(part) for part in (*start, "-m", "trl_r1", "run-stage", job_file)]
+    environment = dict(os.environ, **({"ACCELERATE_USE_CPU": "true"} if launch.on_cpu else {}))
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+    )
+    try:
+        assert process.stdout is not None, "a pipe was asked for"
+        for line in process.stdout:
+            if line.startswith(_PROGRESS_MARK):
+                on_progress(*json.loads(line.removeprefix(_PROGRESS_MARK)))
+            else:
+                log.write(line)
+        status = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    if not result_file.exists():
+        raise PipelineError(f"its processes ended with status {status} and no result")
+    result = json.loads(result_file.read_text(encoding="utf-8"))
+    for file in (job_file, result_file, job.output_dir / _WORKER_LOCK):
+        file.unlink(missing_ok=True)
+    return StageResult(**result)
+
+
+def run_worker(job_file: Path) -> None:
+    """A launched process: runs the job of a file; the main one writes the result.
+
+    Raises:
+        PipelineError: not as many processes as the accelerate config says.
+    """
+    from accelerate import PartialState
+
+    document = json.loads(job_file.read_text(encoding="utf-8"))
+    processes, runner = document.pop("processes"), document.pop("runner")
+    threading.Thread(target=_follow, args=(runner,), daemon=True).start()
+    rewards = tuple(RewardSpec(**reward) for reward in document.pop("rewards"))
+    job = Job(**{**document, "output_dir": Path(document["output_dir"])}, rewards=rewards)
+    state = PartialState()
+    if state.num_processes != processes:
+        raise PipelineError(
+            f"the accelerate config asks for {processes} processes, but {state.num_processes} run"
+        )
+    if not state.is_main_process:
+        run_here(job, lambda step, max_steps, metrics: None)
+        return
+    with RunLock(job.output_dir / _WORKER_LOCK, wait_seconds=60):
+        result = run_here(job, _report)
+        write_text(job.output_dir / ".result.json", json.dumps(asdict(result), default=str))
+
+
+def _report(step: int, max_steps: int, metrics: Mapping[str, float]) -> None:
+    numbers = {k: v for k, v in metrics.items() if isinstance(v, (int, float))}
+    sys.stdout.write(f"\n{_PROGRESS_MARK}{json.dumps([step, max_steps, numbers])}\n")
+    sys.stdout.flush()
+
+
+def _follow(runner: int) -> None:
+    """End this process when its runner is gone: the next run would write to the same folder."""
+    while True:
+        try:
+            os.kill(runner, 0)
+        except ProcessLookupError:
+            os._exit(1)
+        time.sleep(1.0)

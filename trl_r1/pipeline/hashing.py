@@ -1,0 +1,75 @@
+"""Content hashes of what flows into a stage: files, folders, plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Not every `..._token`: `eos_token` and `pad_token` are settings.
+_SECRET = re.compile(r"((hub|hf|auth|access|api)_)?token|.*(api_?key|password|secret)")
+_CHUNK_BYTES = 1 << 20
+
+
+def hash_data(value: Any) -> str:
+    """The hash of plain data; the order of keys does not count."""
+    document = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(document.encode()).hexdigest()[:32]
+
+
+class FileHashes:
+    """Hashes of files and folders, each file read once as long as its size and time stay the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int, int], str] = {}
+
+    def path(self, path: Path) -> str:
+        """The hash of a file's content, or of a folder's names and contents.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        if path.is_file():
+            return self._file(path)
+        files = sorted(p for p in path.rglob("*") if p.is_file() and not _is_left_out(p, path))
+        return hash_data([[p.relative_to(path).as_posix(), self._file(p)] for p in files])
+
+    def _file(self, path: Path) -> str:
+        stat = path.stat()
+        key = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if key not in self._known:
+            digest = hashlib.sha256()
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+            self._known[key] = digest.hexdigest()[:32]
+        return self._known[key]
+
+
+def _is_left_out(path: Path, folder: Path) -> bool:
+    parts = path.relative_to(folder).parts
+    return any(part.startswith(".") or part == "__pycache__" for part in parts)
+
+
+def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values fit to be stored: those of keys that name a secret are replaced."""
+    return {
+        key: "(not stored)" if is_secret(key) and value not in (None, "") else _inner(value)
+        for key, value in values.items()
+    }
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_secrets(value)
+    if isinstance(value, (list, tuple)):
+        return [_inner(item) for item in value]
+    return value
+
+
+def is_secret(key: str) -> bool:
+    """Whether a key's name says that its value is a secret: `hub_token`, `api_key`."""
+    return _SECRET.fullmatch(key.lower()) is not None

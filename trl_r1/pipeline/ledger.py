@@ -1,0 +1,221 @@
+"""The ledger: a `stage.json` in every stage's folder, and what it says about lineage.
+
+Everything is written to a temporary name and renamed, so a reader never sees half a file. A finished
+result stays in its place until its successor is complete; `StageFolder.settle` finishes a promotion that was
+cut short, and may be called at any time, any number of times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from trl_r1.pipeline.mistakes import PipelineError
+
+RECORD_FILE = "stage.json"
+RECIPE_FILE = "recipe.yaml"
+# `running`: in work or cut short; `trained`: its artifacts are complete, its scores are not.
+STATUSES = ("running", "trained", "finished")
+
+
+@dataclass(frozen=True)
+class Input:
+    """Something that flows into a stage.
+
+    Attributes:
+        key: where its recipe names it, `datasets[0].dataset_name`.
+        source: as written there: `@zero/rollouts`, a path or a Hub id.
+        role: `weights`, `data` or `reward`.
+        hash: of its content; None where it can't be known (a Hub id).
+        stage: the stage that made it, if one of this run did.
+        artifact: the artifact's name, then.
+        fingerprint: the producer's, then.
+    """
+
+    key: str
+    source: str
+    role: str
+    hash: str | None = None
+    stage: str | None = None
+    artifact: str | None = None
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What `stage.json` holds.
+
+    Attributes:
+        name: the stage's name.
+        stage: its type.
+        status: one of `STATUSES`.
+        inputs: what flows into it, by content hash.
+        recipe: its keys, merged, as written; no secrets.
+        seed: its seed.
+        versions: of the packages it ran with.
+        scores: `before` and `after`, each with `pass@1, format, mean_length, general`; empty where it makes no model.
+        seconds: wall time over all attempts.
+        artifacts: by name, the hash and kind of each.
+        fingerprint: `stage`, of recipe and inputs, and `scores`, of how it is scored.
+        details: plain data from the stage, and `step`, the last one reported.
+    """
+
+    name: str
+    stage: str
+    status: str
+    inputs: tuple[Input, ...] = ()
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    artifacts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in one piece: it holds the old text or the new one, whenever the process is killed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_record(folder: Path, record: StageRecord) -> None:
+    """Write a stage's `stage.json`."""
+    write_text(folder / RECORD_FILE, json.dumps(asdict(record), indent=1, default=str) + "\n")
+
+
+def read_record(folder: Path) -> StageRecord | None:
+    """A stage's record; None where there is none.
+
+    Raises:
+        PipelineError: it is not one that this package wrote.
+    """
+    path = folder / RECORD_FILE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        known = {f.name for f in fields(StageRecord)}
+        inputs = tuple(Input(**item) for item in document.pop("inputs"))
+        return StageRecord(inputs=inputs, **{k: v for k, v in document.items() if k in known})
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PipelineError(
+            f"{path} can't be read ({error}); move the folder {folder} away to run the stage again"
+        ) from error
+
+
+class StageFolder:
+    """Where a stage lives in a run.
+
+    Its place is `RUN/NAME`. A rerun works in `RUN/.NAME.next` and takes the place only when it is complete.
+    """
+
+    def __init__(self, run_dir: Path, name: str) -> None:
+        self.place = run_dir / name
+        self._next = run_dir / f".{name}.next"
+        self._old = run_dir / f".{name}.old"
+
+    def finished(self) -> StageRecord | None:
+        """The record of the finished result in its place."""
+        record = read_record(self.place)
+        return record if record is not None and record.status == "finished" else None
+
+    def work_dir(self) -> Path:
+        """Where to work: in place for a first result, beside a finished one."""
+        return self._next if self.finished() is not None else self.place
+
+    def unfinished(self) -> StageRecord | None:
+        """The record of an attempt that was cut short."""
+        return read_record(self.work_dir())
+
+    def start_afresh(self) -> None:
+        """Drop what an attempt with another recipe or other inputs left."""
+        folder = self.work_dir()
+        if folder.exists():
+            # Renamed first: a kill in the middle of the removal must not leave half a folder under a live name.
+            trash = folder.with_name(f".{self.place.name}.trash")
+            shutil.rmtree(trash, ignore_errors=True)
+            folder.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def settle(self) -> None:
+        """Promote a complete successor, and remove leftovers."""
+        successor = read_record(self._next)
+        if successor is not None and successor.status == "finished":
+            if self.place.exists():
+                shutil.rmtree(self._old, ignore_errors=True)
+                self.place.rename(self._old)
+            self._next.rename(self.place)
+        elif not self.place.exists() and self._old.exists():
+            self._old.rename(self.place)
+        for leftover in (self._old, self.place.with_name(f".{self.place.name}.trash")):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def records(run_dir: Path) -> dict[str, StageRecord]:
+    """The records of a run, by stage."""
+    found = {}
+    for folder in sorted(run_dir.iterdir()) if run_dir.is_dir() else ():
+        if not folder.name.startswith(".") and (record := read_record(folder)) is not None:
+            found[record.name] = record
+    return found
+
+
+def weight_ancestors(run_dir: Path, stage: str) -> set[str]:
+    """The stages whose weights flow into a stage's: its `weights` inputs, theirs, and so on.
+
+    Args:
+        run_dir: folder of the run.
+        stage: name of the stage.
+
+    Raises:
+        KeyError: no such stage in the ledger.
+    """
+    ledger = records(run_dir)
+    return set(_walk(ledger, stage, only_weights=True)) - {stage}
+
+
+def data_ancestors(run_dir: Path, stage: str) -> set[str]:
+    """The stages that a stage learns from otherwise than by weights: by data or rewards, at any distance.
+
+    The same stage may be both: the base's weights flow into a model that also learns from samples of a model
+    that started there.
+
+    Args:
+        run_dir: folder of the run.
+        stage: name of the stage.
+
+    Raises:
+        KeyError: no such stage in the ledger.
+    """
+    ledger = records(run_dir)
+    found: set[str] = set()
+    for name in _walk(ledger, stage, only_weights=True):
+        for item in ledger[name].inputs:
+            if item.stage is not None and item.role != "weights" and item.stage in ledger:
+                found |= set(_walk(ledger, item.stage, only_weights=False))
+    return found
+
+
+def _walk(
+    ledger: Mapping[str, StageRecord], stage: str, only_weights: bool, seen: set[str] | None = None
+) -> Iterator[str]:
+    seen = set() if seen is None else seen
+    if stage in seen:
+        return
+    seen.add(stage)
+    yield stage
+    for item in ledger[stage].inputs:
+        if item.stage in ledger and (item.role == "weights" or not only_weights):
+            yield from _walk(ledger, item.stage, only_weights, seen)

@@ -1,0 +1,343 @@
+"""Runs the stages of a pipeline in order: skips what is finished, goes on where a run was cut short.
+
+What a kill costs is the steps since a stage's last checkpoint: every status is written before and after the
+work it stands for, and a finished result keeps its place until its successor is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trl_r1.pipeline.configs import resolve
+from trl_r1.pipeline.display import Display
+from trl_r1.pipeline.execution import Launch, clean_up, make_job, run_here, run_launched, set_up
+from trl_r1.pipeline.hashing import FileHashes
+from trl_r1.pipeline.inputs import (
+    evaluation_of,
+    gather_inputs,
+    locator,
+    recipe_document,
+    scores_fingerprint,
+    stage_fingerprint,
+    stage_seed,
+)
+from trl_r1.pipeline.ledger import (
+    RECIPE_FILE,
+    StageFolder,
+    StageRecord,
+    read_record,
+    records,
+    write_record,
+    write_text,
+)
+from trl_r1.pipeline.mistakes import PipelineError
+from trl_r1.pipeline.plan import PlannedStage, is_current
+from trl_r1.pipeline.quiet import QuietLog
+from trl_r1.pipeline.recipe import Pipeline, StageRecipe
+from trl_r1.pipeline.references import artifact_kind
+from trl_r1.stages import StageResult
+from trl_r1.training.arguments import EvaluationSettings, ModelArguments
+
+_PACKAGES = ("trl-r1", "trl", "transformers", "torch", "peft", "accelerate", "datasets")
+# How often a running stage notes its step and time in the ledger.
+_NOTE_SECONDS = 5.0
+
+
+class StageFailedError(PipelineError):
+    """A stage ended with an error; its text says which, where the traceback is and how to go on."""
+
+
+@dataclass
+class Runner:
+    """Runs planned stages.
+
+    Attributes:
+        pipeline: the pipeline.
+        run_dir: folder of the run, absolute.
+        display: what a person sees.
+        log: where everything else goes.
+        hashes: of files.
+        launch: how to start a stage's processes; None to run in this one.
+    """
+
+    pipeline: Pipeline
+    run_dir: Path
+    display: Display
+    log: QuietLog
+    hashes: FileHashes
+    launch: Launch | None = None
+
+    def run(self, plan: Sequence[PlannedStage]) -> None:
+        """Run what a plan says.
+
+        Raises:
+            StageFailedError: a stage failed; the ones before it are finished.
+        """
+        work = [planned for planned in plan if planned.is_work]
+        for number, planned in enumerate(work, start=1):
+            recipe = planned.recipe
+            how = (
+                planned.action
+                if planned.action == "run"
+                else f"{planned.action} ({planned.reason})"
+            )
+            self.display.stage_started(recipe.name, number, len(work), how)
+            try:
+                self._run_stage(recipe)
+            except PipelineError as error:
+                raise StageFailedError(f"{recipe.name}: {error} {self._way_on(recipe)}") from error
+            except OSError as error:
+                traceback.print_exc()
+                raise StageFailedError(
+                    f"{recipe.name}: {_os_message(error)} {self._way_on(recipe)}"
+                ) from error
+            except (
+                Exception
+            ) as error:  # a bug of a stage or a library: one line here, the rest in the log
+                traceback.print_exc()
+                text = " ".join(str(error).split())
+                text = text if len(text) <= 400 else f"{text[:397]}..."
+                raise StageFailedError(
+                    f"{recipe.name}: {type(error).__name__}: {text} {self._way_on(recipe)}"
+                ) from error
+
+    def _way_on(self, recipe: StageRecipe) -> str:
+        return (
+            f"(more in {_shown(self.log.path)}; the same command goes on with {recipe.name} "
+            "when that is mended)"
+        )
+
+    def _run_stage(self, recipe: StageRecipe) -> None:
+        folder = StageFolder(self.run_dir, recipe.name)
+        inputs = gather_inputs(recipe, self.pipeline, self.run_dir, self.hashes)
+        seed = stage_seed(recipe, self.pipeline)
+        fingerprint = stage_fingerprint(recipe, seed, inputs)
+        settings = evaluation_of(recipe, self.pipeline, self.run_dir)
+        scoring = scores_fingerprint(recipe, settings, self.hashes)
+        finished = folder.finished()
+        if finished is not None and is_current(finished, fingerprint, folder.place):
+            # Only its scores are missing: the old ones stay until the new ones are there.
+            self.log.switch(folder.place / "log.txt")
+            self._score(recipe, folder, finished, settings, scoring)
+            return
+        record = folder.unfinished()
+        if record is None or record.fingerprint.get("stage") != fingerprint:
+            folder.start_afresh()
+            record = StageRecord(recipe.name, recipe.stage, "running")
+        work_dir = folder.work_dir()
+        self.log.switch(work_dir / "log.txt")
+        record = replace(
+            record,
+            inputs=inputs,
+            recipe=recipe_document(recipe),
+            seed=seed,
+            versions=package_versions(),
+            fingerprint={**record.fingerprint, "stage": fingerprint},
+        )
+        write_text(
+            work_dir / RECIPE_FILE,
+            yaml.safe_dump(recipe_document(recipe), sort_keys=False, allow_unicode=True),
+        )
+        write_record(work_dir, record)
+        if record.status == "running":
+            record = self._train(recipe, folder, record, settings, scoring)
+        self._score(recipe, folder, record, settings, scoring)
+
+    def _train(
+        self,
+        recipe: StageRecipe,
+        folder: StageFolder,
+        record: StageRecord,
+        settings: EvaluationSettings | None,
+        scoring: str,
+    ) -> StageRecord:
+        """Run the stage itself; returns its record with the artifacts."""
+        work_dir = folder.work_dir()
+        clock = _Clock(work_dir, record)
+        if settings is not None:
+            clock.note(
+                scores=self._scores_before(recipe, record, settings, scoring),
+                fingerprint={**record.fingerprint, "scores": scoring},
+            )
+        resolved = resolve(recipe, self.pipeline.folder, locator(self.pipeline, self.run_dir))
+        job = make_job(resolved, work_dir, record.seed, self.pipeline.threads)
+
+        def on_progress(step: int, max_steps: int, metrics: Mapping[str, float]) -> None:
+            self.display.progress(step, max_steps, metrics)
+            clock.tick(step, max_steps)
+
+        if self.launch is None:
+            result = run_here(job, on_progress)
+        else:
+            result = run_launched(job, self.launch, sys.stdout, on_progress)
+        return clock.note(
+            status="trained",
+            artifacts=self._artifacts(recipe, work_dir),
+            details={**clock.record.details, **result.details},
+            **self._own_scores(result, clock.record),
+        )
+
+    def _own_scores(self, result: StageResult, record: StageRecord) -> dict[str, Any]:
+        return {} if result.scores is None else {"scores": {**record.scores, **result.scores}}
+
+    def _artifacts(self, recipe: StageRecipe, work_dir: Path) -> dict[str, dict[str, str]]:
+        produced = [name for name in recipe.spec.produces if (work_dir / name).is_dir()]
+        if recipe.main_artifact not in produced and recipe.stage != "evaluation":
+            raise PipelineError(f"it ended without its {recipe.main_artifact} in {work_dir}")
+        return {
+            name: {"hash": self.hashes.path(work_dir / name), "kind": artifact_kind(name)}
+            for name in produced
+        }
+
+    def _score(
+        self,
+        recipe: StageRecipe,
+        folder: StageFolder,
+        record: StageRecord,
+        settings: EvaluationSettings | None,
+        scoring: str,
+    ) -> None:
+        """Score the stage's model, and finish the stage."""
+        home = folder.place if record.status == "finished" else folder.work_dir()
+        # The artifacts are complete: nothing goes on from a checkpoint any more, and they are large.
+        shutil.rmtree(home / "checkpoints", ignore_errors=True)
+        clock = _Clock(home, record)
+        scores = dict(record.scores)
+        if settings is not None:
+            scores = self._scores_before(recipe, record, settings, scoring)
+            self.display.phase("scoring")
+            scores["after"] = self._evaluate(recipe, home / recipe.main_artifact, settings)
+        clock.note(
+            status="finished",
+            scores=scores,
+            fingerprint={**record.fingerprint, "scores": scoring},
+        )
+        folder.settle()
+        done = read_record(folder.place)
+        assert done is not None, "settle leaves the finished result in its place"
+        self.display.stage_finished(_result_text(done))
+
+    def _scores_before(
+        self, recipe: StageRecipe, record: StageRecord, settings: EvaluationSettings, scoring: str
+    ) -> dict[str, Any]:
+        """The scores of the model the stage starts from, from the ledger where they are known."""
+        start = next((item for item in record.inputs if item.role == "weights"), None)
+        if start is None:
+            return {}
+        if record.fingerprint.get("scores") == scoring and record.scores.get("before"):
+            return {"before": record.scores["before"]}
+        for other in records(self.run_dir).values():
+            if other.fingerprint.get("scores") != scoring or other.status != "finished":
+                continue
+            if other.name == start.stage and next(iter(other.artifacts), None) == start.artifact:
+                return {"before": other.scores.get("after")}
+            theirs = next((item for item in other.inputs if item.role == "weights"), None)
+            if theirs is not None and theirs.hash == start.hash is not None:
+                return {"before": other.scores.get("before")}
+        self.display.phase("scoring the model it starts from")
+        place = resolve(recipe, self.pipeline.folder, locator(self.pipeline, self.run_dir))
+        path = place.values["model_name_or_path"]
+        return {"before": self._evaluate(recipe, Path(path), settings)}
+
+    def _evaluate(
+        self, recipe: StageRecipe, model: Path, settings: EvaluationSettings
+    ) -> dict[str, float]:
+        from trl_r1.reasoning_format import get_format
+        from trl_r1.stages.evaluation import evaluate_model
+
+        resolved = resolve(recipe, self.pipeline.folder, locator(self.pipeline, self.run_dir))
+        job = make_job(resolved, model.parent, settings.seed, self.pipeline.threads)
+        set_up(job)
+        arguments = model_arguments(recipe, resolved.values)
+        try:
+            scores: dict[str, float] = evaluate_model(
+                str(model), settings, get_format(arguments.reasoning_format), arguments
+            )
+        finally:
+            clean_up()
+        return scores
+
+
+class _Clock:
+    """Keeps a stage's record in the ledger up to date, its wall time included."""
+
+    def __init__(self, folder: Path, record: StageRecord) -> None:
+        self.folder = folder
+        self.record = record
+        self._started = self._noted = time.monotonic()
+        self._before = record.seconds
+
+    def note(self, **changes: Any) -> StageRecord:
+        """Write the record with these changes."""
+        self._noted = time.monotonic()
+        seconds = round(self._before + self._noted - self._started, 2)
+        self.record = replace(self.record, **{"seconds": seconds, **changes})
+        write_record(self.folder, self.record)
+        return self.record
+
+    def tick(self, step: int, max_steps: int) -> None:
+        """Note a step, every few seconds."""
+        if time.monotonic() - self._noted >= _NOTE_SECONDS:
+            self.note(details={**self.record.details, "step": step, "max_steps": max_steps})
+
+
+def model_arguments(recipe: StageRecipe, values: Mapping[str, Any]) -> ModelArguments:
+    """How to load a stage's model for scoring: its own arguments, as far as it has them."""
+    keys = {k: v for k, v in values.items() if k in ModelArguments.__dataclass_fields__}
+    if "reasoning_format" not in keys:
+        for config in recipe.spec.configs:
+            default = getattr(config, "reasoning_format", None)
+            if isinstance(default, str):
+                keys["reasoning_format"] = default
+    return ModelArguments(**keys)
+
+
+def package_versions() -> dict[str, str]:
+    """The versions a stage runs with."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _result_text(record: StageRecord) -> str:
+    from trl_r1.pipeline.display import duration
+
+    parts = []
+    after, before = record.scores.get("after") or {}, record.scores.get("before") or {}
+    for key in ("pass@1", "format", "mean_length", "general", "preference"):
+        if key in after:
+            digits = 0 if key == "mean_length" else 3
+            old = f"{before[key]:.{digits}f} -> " if key in before else ""
+            parts.append(f"{key} {old}{after[key]:.{digits}f}")
+    if "kept" in record.details and "samples" in record.details:
+        parts.append(f"kept {record.details['kept']} of {record.details['samples']} samples")
+    return f"finished in {duration(record.seconds)}{': ' if parts else ''}{', '.join(parts)}"
+
+
+def _os_message(error: OSError) -> str:
+    place = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full{place}; make room, or use --output_dir on another disk."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"not allowed to write{place}; use --output_dir for a folder that is yours."
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,107 @@
+"""The table at the end of a run: a row a stage, from the ledger alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from trl_r1.pipeline.display import duration
+from trl_r1.pipeline.ledger import StageRecord, records, write_text
+from trl_r1.pipeline.mistakes import PipelineError
+
+RUN_FILE = "run.json"
+_HEADERS = ("stage", "starts from", "data", "pass@1", "format", "length", "general", "time")
+_SCORES = (("pass@1", 3), ("format", 3), ("mean_length", 0), ("general", 3))
+
+
+def write_run_file(run_dir: Path, name: str, recipes: str, stages: Sequence[str]) -> None:
+    """Remember the order of a run's stages."""
+    document = {"pipeline": name, "recipes": recipes, "stages": list(stages)}
+    write_text(run_dir / RUN_FILE, json.dumps(document, indent=1) + "\n")
+
+
+def table_rows(run_dir: Path) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The rows of a run's table, and the lines below it (what rejection sampling left out, and why).
+
+    Raises:
+        PipelineError: not the folder of a run.
+    """
+    ledger = records(run_dir)
+    if not ledger:
+        raise PipelineError(f"{run_dir} is not the folder of a run: it has no stages")
+    rows, notes = [], []
+    for name in _order(run_dir, ledger):
+        record = ledger[name]
+        rows.append(_row(record))
+        if record.details.get("rejected"):
+            reasons = ", ".join(f"{n} {why}" for why, n in record.details["rejected"].items())
+            notes.append(f"{name} left out: {reasons}")
+    return rows, notes
+
+
+def _order(run_dir: Path, ledger: Mapping[str, StageRecord]) -> list[str]:
+    try:
+        order = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8"))["stages"]
+    except (OSError, ValueError, KeyError):
+        order = []
+    listed = [name for name in order if name in ledger]
+    return [*listed, *(name for name in ledger if name not in listed)]
+
+
+def _row(record: StageRecord) -> tuple[str, ...]:
+    weights = [item.source for item in record.inputs if item.role == "weights"]
+    data = [item.source for item in record.inputs if item.role == "data"]
+    data += [
+        source["task"]
+        for source in record.recipe.get("datasets") or ()
+        if source.get("task") and not source.get("dataset_name")
+    ]
+    if record.status == "running":
+        return (record.name, _join(weights), _join(data), "unfinished", "", "", "", "")
+    scores = [_score(record.scores, key, digits) for key, digits in _SCORES]
+    kept, samples = record.details.get("kept"), record.details.get("samples")
+    if kept is not None and samples is not None:
+        scores[0] = f"kept {kept}/{samples}"
+    return (record.name, _join(weights), _join(data), *scores, duration(record.seconds))
+
+
+def _score(scores: Mapping[str, Any], key: str, digits: int) -> str:
+    before, after = (
+        scores.get(when, {}).get(key) if isinstance(scores.get(when), dict) else None
+        for when in ("before", "after")
+    )
+    after = scores.get(key) if after is None else after
+    texts = [f"{v:.{digits}f}" for v in (before, after) if isinstance(v, (int, float))]
+    return " → ".join(texts)
+
+
+def _join(names: Sequence[str]) -> str:
+    short = [
+        name if name.startswith("@") or name.count("/") < 2 else Path(name).name for name in names
+    ]
+    return ", ".join(dict.fromkeys(short))
+
+
+def print_table(run_dir: Path, stream: TextIO) -> None:
+    """Print a run's table.
+
+    Raises:
+        PipelineError: not the folder of a run.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows, notes = table_rows(run_dir)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, header in enumerate(_HEADERS):
+        table.add_column(header, no_wrap=index in (0, 3, 4, 5, 6), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    # A pipe has no width of its own: then the table takes what it needs.
+    console = Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
+    console.print(table)
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
