@@ -77,6 +77,88 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
+SettingsMap = dict[str, Any]
+
+
+def stage_context(
+    output_dir: Path,
+    module: Any,
+    model: Path,
+    datasets: list[dict[str, Any]],
+    model_settings: SettingsMap | None = None,
+    rewards: tuple[Any, ...] = (),
+    stop_at: int | None = None,
+    **settings: Any,
+) -> Any:
+    """The context that a runner would hand to a training stage.
+
+    `stop_at` raises `Killed` at the log of that step, before its checkpoint: what a kill does.
+    """
+    from trl_r1.stages import StageContext
+    from trl_r1.training.arguments import DatasetArguments, ModelArguments
+
+    def on_progress(step: int, max_steps: int, metrics: Any) -> None:
+        if stop_at is not None and step >= stop_at:
+            raise Killed
+
+    output_dir.mkdir(parents=True, exist_ok=True)
+    fast = {
+        "report_to": "none",
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "use_cpu": True,
+    }
+    args = module.SPEC.configs[-1](
+        output_dir=str(output_dir / "checkpoints"), **{**fast, **settings}
+    )
+    model_args = ModelArguments(
+        model_name_or_path=str(model), reasoning_format="zero_bare", **(model_settings or {})
+    )
+    configs = (DatasetArguments(datasets), model_args, args)
+    return StageContext("stage", output_dir, configs, rewards, on_progress)
+
+
+class Killed(BaseException):
+    """Stands in for a kill: nothing in the stage catches it."""
+
+
+@pytest.fixture(scope="session")
+def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows of `tiny_task_rows` as a file."""
+    from datasets import Dataset
+
+    path = tmp_path_factory.mktemp("rows") / "rows.parquet"
+    Dataset.from_list(make_rows()).to_parquet(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Preference pairs as a file: the response of a row against a bare "no"."""
+    from datasets import Dataset
+
+    path = tmp_path_factory.mktemp("pairs") / "pairs.parquet"
+    refusal = [{"role": "assistant", "content": "no"}]
+    pairs = [
+        {"prompt": row["prompt"], "chosen": row["completion"], "rejected": refusal}
+        for row in make_rows()
+    ]
+    Dataset.from_list(pairs).to_parquet(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def even_reward(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Reference of a reward that even a random model gets some of: the share of even token ids."""
+    path = tmp_path_factory.mktemp("rewards") / "even.py"
+    path.write_text(
+        "def even_reward(completions, completion_ids, **kwargs):\n"
+        "    return [sum(i % 2 == 0 for i in ids) / len(ids) for ids in completion_ids]\n"
+    )
+    return f"{path}:even_reward"
+
+
 @pytest.fixture
 def tiny_task_rows() -> list[dict[str, Any]]:
     """Sixteen rows with `prompt`, `completion`, `solution` and `task`."""

@@ -22,7 +22,7 @@ class ColdStartConfig(ReasoningSFTConfig):
 class ColdStartTrainer(ReasoningSFTTrainer):
     """TRL's `SFTTrainer` for the cold start: loss on completions only, targets checked."""
 
-    _tag_names = ("trl", "sft", "trl-r1", "cold-start")
+    _tag_names = ["trl", "sft", "trl-r1", "cold-start"]  # noqa: RUF012 - TRL declares it so
 
 
 SPEC = StageSpec(

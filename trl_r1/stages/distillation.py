@@ -39,7 +39,7 @@ class R1DistillationConfig(ReasoningSFTConfig):
 class R1DistillationTrainer(ReasoningSFTTrainer):
     """TRL's `SFTTrainer` for a student: loss on completions only, targets checked."""
 
-    _tag_names = ("trl", "sft", "trl-r1", "distillation")
+    _tag_names = ["trl", "sft", "trl-r1", "distillation"]  # noqa: RUF012 - TRL declares it so
 
 
 SPEC = StageSpec(

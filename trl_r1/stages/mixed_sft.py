@@ -23,7 +23,7 @@ class MixedSFTConfig(ReasoningSFTConfig):
 class MixedSFTTrainer(ReasoningSFTTrainer):
     """TRL's `SFTTrainer` for mixed data: loss on completions only, targets checked."""
 
-    _tag_names = ("trl", "sft", "trl-r1", "mixed-sft")
+    _tag_names = ["trl", "sft", "trl-r1", "mixed-sft"]  # noqa: RUF012 - TRL declares it so
 
 
 SPEC = StageSpec(

@@ -14,6 +14,7 @@ from trl import RewardConfig, RewardTrainer
 
 from trl_r1.reasoning_format import get_format
 from trl_r1.stages import StageContext, StageResult, StageSpec
+from trl_r1.training.adapter_resume import AdapterResume
 from trl_r1.training.arguments import DatasetArguments, ModelArguments
 from trl_r1.training.artifacts import finished_details
 from trl_r1.training.data import load_mixture
@@ -44,13 +45,23 @@ class PreferenceConfig(RewardConfig):
 
     def __post_init__(self) -> None:
         set_precision_default(self)
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]
 
 
-class PreferenceTrainer(RewardTrainer):
+class PreferenceTrainer(AdapterResume, RewardTrainer):
     """TRL's `RewardTrainer`, for rows of `prompt`, `chosen` and `rejected`."""
 
-    _tag_names = ("trl", "reward-trainer", "trl-r1", "reward-model")
+    _tag_names = ["trl", "reward-trainer", "trl-r1", "reward-model"]  # noqa: RUF012 - TRL declares it so
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # TRL turns all trained weights on a quantised base to bfloat16. Without mixed precision
+        # (on a CPU) the head has to be of the type of the states it is given.
+        model: Any = self.model
+        dtype = model.get_input_embeddings().weight.dtype
+        for name, parameter in model.named_parameters():
+            if "modules_to_save" in name:
+                parameter.data = parameter.data.to(dtype)
 
     def held_out_figures(self) -> dict[str, Any]:
         """Share of held-out pairs in which the better answer scores higher, and by how much.
@@ -59,11 +70,12 @@ class PreferenceTrainer(RewardTrainer):
             `pairs`, `accuracy` (0..1) and `margin` (mean of chosen minus rejected score); empty
             without held-out pairs.
         """
-        if self.eval_dataset is None:
+        held_out: Any = self.eval_dataset
+        if held_out is None:
             return {}
         metrics = self.evaluate()
         return {
-            "held_out_pairs": len(self.eval_dataset),
+            "held_out_pairs": len(held_out),
             "accuracy": metrics["eval_accuracy"],
             "margin": metrics["eval_margin"],
         }
@@ -86,7 +98,7 @@ def run(context: StageContext) -> StageResult:
     tokenizer = load_tokenizer(path, model_args, fmt)
     pairs = load_mixture(context.config(DatasetArguments).sources(), fmt, args.seed)
     train, held_out = split_pairs(pairs, args.held_out_share)
-    model, peft_config = load_scorer(path, model_args)
+    model, peft_config = load_scorer(path, model_args, args.seed)
     trainer = PreferenceTrainer(
         model,
         args=args,

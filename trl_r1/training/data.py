@@ -9,12 +9,15 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
 
 from trl_r1.reasoning_format import ReasoningFormat
 from trl_r1.tasks import DatasetSource, load_rows
+
+_Array = np.ndarray[Any, Any]
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +85,7 @@ def _mixture_counts(sizes: Sequence[int], shares: Sequence[float | None]) -> lis
 
 def _with_same_columns(tables: Sequence[Dataset]) -> list[Dataset]:
     """The tables with every column of any of them, None where a table lacks it."""
-    features = {}
+    features: dict[str, Any] = {}
     for table in tables:
         for name, feature in table.features.items():
             features.setdefault(name, feature)
@@ -183,7 +186,7 @@ def schedule_prompts(
     return rows, max_steps
 
 
-def _weights(sources: Sequence[DatasetSource], sizes: Sequence[int], step: int) -> np.ndarray:
+def _weights(sources: Sequence[DatasetSource], sizes: Sequence[int], step: int) -> _Array:
     """Each source's part of a batch at an optimizer step; 0 for one that has not begun."""
     has_begun = np.array([source.from_step <= step for source in sources])
     shares = [source.share for source in sources]
@@ -194,10 +197,11 @@ def _weights(sources: Sequence[DatasetSource], sizes: Sequence[int], step: int) 
     else:
         weights = np.array(sizes, dtype=float)
     weights = np.where(has_begun, weights, 0.0)
-    return weights / weights.sum()
+    total = weights.sum()
+    return np.asarray(weights / total)
 
 
-def _whole_numbers(owed: np.ndarray, total: int) -> np.ndarray:
+def _whole_numbers(owed: _Array, total: int) -> _Array:
     """Whole numbers near `owed`, none negative, that add up to `total`."""
     counts = np.maximum(np.floor(owed + 1e-9).astype(int), 0)
     while counts.sum() < total:
@@ -214,7 +218,7 @@ class _Endless:
         self.size, self.rng = size, rng
         self.left = rng.permutation(size)
 
-    def take(self, count: int) -> np.ndarray:
+    def take(self, count: int) -> _Array:
         while len(self.left) < count:
             self.left = np.concatenate([self.left, self.rng.permutation(self.size)])
         taken, self.left = self.left[:count], self.left[count:]

@@ -23,6 +23,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    set_seed,
 )
 from trl import get_peft_config, get_quantization_config
 
@@ -178,11 +179,16 @@ def load_policy(
     return model, None if carried else get_peft_config(model_args)
 
 
-def load_scorer(path: str, model_args: ModelArguments) -> tuple[PreTrainedModel, Any]:
+def load_scorer(path: str, model_args: ModelArguments, seed: int) -> tuple[PreTrainedModel, Any]:
     """Any causal language model with a fresh scalar head, for a reward model.
 
     An adapter folder is merged first, since its adapter was trained for another head; it needs
     full training, as a new adapter's base would not be a stored model.
+
+    Args:
+        path: model folder, adapter folder or Hub id.
+        model_args: dtype, attention, quantisation and LoRA keys.
+        seed: of the head's random weights.
 
     Returns:
         The model and the LoRA config for TRL's trainer, None for full weights.
@@ -201,6 +207,7 @@ def load_scorer(path: str, model_args: ModelArguments) -> tuple[PreTrainedModel,
             f"{path}: a reward model with LoRA has to start from a plain model; set "
             "`adapter_output: merged` in the stage that makes it"
         )
+    set_seed(seed)
     scorer_args = copy.copy(model_args)
     scorer_args.lora_task_type = "SEQ_CLS"
     model = load_weights(base_model_path(path), scorer_args, trainable=True, architecture=_SCORER)
@@ -263,7 +270,7 @@ def keep_gradients_on_cpu(model: torch.nn.Module) -> None:
     """
     if PartialState().device.type != "cpu":
         return
-    from bitsandbytes.nn import Linear4bit
+    from bitsandbytes.nn.modules import Linear4bit
 
     for module in model.modules():
         if isinstance(module, Linear4bit):

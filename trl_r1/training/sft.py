@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
 
 from trl_r1.rewards.think_format import THINK_CLOSE, THINK_OPEN, completion_text
+from trl_r1.training.adapter_resume import AdapterResume
 from trl_r1.training.hardware import set_precision_default
 
 _logger = logging.getLogger(__name__)
@@ -68,10 +69,10 @@ class ReasoningSFTConfig(SFTConfig):
 
     def __post_init__(self) -> None:
         set_precision_default(self)
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]
 
 
-class ReasoningSFTTrainer(SFTTrainer):
+class ReasoningSFTTrainer(AdapterResume, SFTTrainer):
     """TRL's `SFTTrainer` for rows of `prompt` and `completion`, with the targets checked.
 
     Arguments are TRL's. After construction `num_dropped_rows` is the number of training rows that

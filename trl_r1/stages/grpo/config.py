@@ -88,4 +88,4 @@ class R1GRPOConfig(GRPOConfig):
             self.steps_per_generation = (
                 self.gradient_accumulation_steps * self.mini_batches_per_rollout
             )
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]

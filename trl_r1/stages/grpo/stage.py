@@ -74,6 +74,9 @@ def run(context: StageContext) -> StageResult:
     model, peft_config = load_policy(path, model_args, trainable=True)
     set_end_token(model, tokenizer)
     rollouts = context.output_dir / "rollouts"
+    if rollouts.exists() and not partial_folder(rollouts).exists():
+        # Killed between the two artifacts: whatever is trained again belongs to the same rollouts.
+        rollouts.replace(partial_folder(rollouts))
     trainer = R1GRPOTrainer(
         model,
         reward_funcs=[build_reward(spec) for spec in context.rewards],

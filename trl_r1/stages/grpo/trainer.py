@@ -14,11 +14,12 @@ import torch
 from trl import GRPOTrainer
 
 from trl_r1.stages.grpo.rollouts import RolloutStore, remove_rollouts_from
+from trl_r1.training.adapter_resume import AdapterResume
 from trl_r1.training.callbacks import SaveBetweenGenerations
 from trl_r1.training.data import RolloutPlan
 
 
-class R1GRPOTrainer(GRPOTrainer):
+class R1GRPOTrainer(AdapterResume, GRPOTrainer):
     """A drop-in for TRL's `GRPOTrainer`.
 
     Args:
@@ -27,7 +28,7 @@ class R1GRPOTrainer(GRPOTrainer):
             `GRPOConfig` is taken as it is.
     """
 
-    _tag_names = ("trl", "grpo", "trl-r1")
+    _tag_names = ["trl", "grpo", "trl-r1"]  # noqa: RUF012 - TRL declares it so
 
     def __init__(self, *args: Any, rollouts_dir: str | Path | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -36,10 +37,11 @@ class R1GRPOTrainer(GRPOTrainer):
         self.rollouts: RolloutStore | None = None
         self._graded: tuple[Any, ...] | None = None
         if rollouts_dir is not None:
+            dataset: Any = self.train_dataset
             self.rollouts = RolloutStore(
                 Path(rollouts_dir),
                 self.reward_func_names,
-                self.train_dataset.features,
+                dataset.features,
                 self.accelerator.process_index,
             )
         self.add_callback(SaveBetweenGenerations(self.plan.is_boundary))
@@ -58,13 +60,17 @@ class R1GRPOTrainer(GRPOTrainer):
         self._has_checked_rollouts = False
         return super().train(*args, **kwargs)
 
+    def _is_training(self) -> bool:
+        model: Any = self.model
+        return bool(model.training)
+
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
         rewards_BF: torch.Tensor = super()._calculate_rewards(
             inputs, prompts, completions, completion_ids_list
         )
-        if self.rollouts is not None and self.model.training:
+        if self.rollouts is not None and self._is_training():
             self._graded = (inputs, completions, completion_ids_list, rewards_BF)
         return rewards_BF
 
@@ -104,7 +110,7 @@ class R1GRPOTrainer(GRPOTrainer):
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        values = self._metrics["train" if self.model.training else "eval"]
+        values = self._metrics["train" if self._is_training() else "eval"]
         means = values.get(f"rewards/{self.accuracy_name}/mean")
         if means:
             values["accuracy"] = list(means)
