@@ -90,7 +90,9 @@ def _is_coroutine(function: Callable[..., Any]) -> bool:
 
 def _is_builtin(function: Callable[..., Any]) -> bool:
     spec = importlib.util.find_spec("trl_r1.rewards")
-    folders = {Path(folder).resolve() for folder in (spec and spec.submodule_search_locations) or ()}
+    folders = {
+        Path(folder).resolve() for folder in (spec and spec.submodule_search_locations) or ()
+    }
     code = _code_of(function)
     return code is not None and Path(code.co_filename).resolve().parent in folders
 

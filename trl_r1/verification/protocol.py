@@ -37,7 +37,7 @@ class RewardKey:
 
     use: str
     name: str | None = None
-    args: bytes = pickle.dumps({})  # noqa: RUF009 - bytes are immutable
+    args: bytes = pickle.dumps({})
     base_dir: Path | None = None
 
 

@@ -6,7 +6,6 @@ travels pickled and is killed, retried, cached and judged as one.
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ class Unit:
         group: which prompt group it belongs to.
         payload: pickled columns.
         twins: rows with equal content, which get the same reward without a call.
-        attempts: how often it has been given to a worker that died of it.
     """
 
     number: int
@@ -36,11 +34,6 @@ class Unit:
     group: int
     payload: bytes
     twins: list[int] = field(default_factory=list)
-    attempts: int = 0
-
-    @property
-    def digest(self) -> bytes:
-        return hashlib.blake2b(self.payload, digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class Outcome:
     detail: str = ""
 
 
-class UnsendableColumn(ValueError):
+class UnsendableColumnError(ValueError):
     """A column that the function names can't be passed to another process."""
 
 
@@ -77,7 +70,7 @@ def split_columns(
         description: the function's.
 
     Raises:
-        UnsendableColumn: a constant that the function names can't be pickled.
+        UnsendableColumnError: a constant that the function names can't be pickled.
     """
     by_row: dict[str, list[Any]] = {}
     constants: dict[str, Any] = {}
@@ -117,7 +110,7 @@ def build_units(
         description: the function's; its `needs` says how much goes into one call.
 
     Raises:
-        UnsendableColumn: a column that the function names can't be pickled.
+        UnsendableColumnError: a column that the function names can't be pickled.
     """
     if description.needs == "batch":
         parts = [tuple(rows)] if rows else []
@@ -130,7 +123,7 @@ def build_units(
                 parts.append((row,))
     else:
         parts = [(row,) for row in rows]
-    units = []
+    units: list[Unit] = []
     for part in parts:
         columns = {name: [values[row] for row in part] for name, values in by_row.items()}
         payload = _pickled(columns, description)
@@ -148,6 +141,11 @@ def prompt_groups(prompts: Sequence[Any] | None, num_rows: int) -> list[int]:
     return groups
 
 
+def pickle_constants(constants: Mapping[str, Any]) -> bytes:
+    """The keyword arguments that every unit gets, as the workers take them."""
+    return pickle.dumps(dict(constants), protocol=pickle.HIGHEST_PROTOCOL)
+
+
 def merge_twins(units: list[Unit]) -> list[Unit]:
     """The units without those whose content another one has; their rows become its twins."""
     first: dict[bytes, Unit] = {}
@@ -161,7 +159,7 @@ def merge_twins(units: list[Unit]) -> list[Unit]:
 def _pickled(columns: dict[str, list[Any]], description: RewardDescription) -> bytes:
     try:
         return pickle.dumps(columns, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception:  # pickle raises whatever a value's own code does
+    except Exception:  # noqa: BLE001 - pickle raises what the value's code does
         for name in [name for name, values in columns.items() if not _is_sendable(values)]:
             _refuse_if_named(name, description)
             del columns[name]
@@ -171,7 +169,7 @@ def _pickled(columns: dict[str, list[Any]], description: RewardDescription) -> b
 def _is_sendable(value: Any) -> bool:
     try:
         pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception:  # pickle raises whatever a value's own code does
+    except Exception:  # noqa: BLE001 - pickle raises what the value's code does
         return False
     return True
 
@@ -179,7 +177,7 @@ def _is_sendable(value: Any) -> bool:
 def _refuse_if_named(name: str, description: RewardDescription) -> None:
     """A column that only `**kwargs` would catch is left out; one that is asked for is not."""
     if name in description.required or name in description.optional:
-        raise UnsendableColumn(
+        raise UnsendableColumnError(
             f"its column {name!r} holds what can't be passed to another process; run this reward "
             "without the pool"
         )

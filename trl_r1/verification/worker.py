@@ -118,7 +118,7 @@ class _Worker:
             spec = RewardSpec(use=key.use, args=pickle.loads(key.args), name=key.name)
             reward = build_reward(spec, key.base_dir)
             described = asdict(describe_reward(reward.function))
-        except BaseException as error:  # a module may raise anything, SystemExit included
+        except BaseException as error:  # noqa: BLE001 - a module may raise SystemExit too
             known = isinstance(error, ValueError)
             text = str(error) if known else f"{type(error).__name__}: {error}"
             return {"kind": "load_failed", "message": text}
@@ -168,7 +168,7 @@ def _run_unit(
     result: dict[str, Any] = {"number": number, "kind": "ok"}
     try:
         result["rewards"] = reward(**columns, **logs)
-    except BaseException as error:  # a bug of any kind belongs to its row, not to this loop
+    except BaseException as error:  # noqa: BLE001 - it belongs to its row, not to this loop
         cause = error.__cause__ if isinstance(error, RewardError) and error.__cause__ else error
         if isinstance(cause, MemoryError):
             return {"number": number, "kind": "memory"}

@@ -1,0 +1,243 @@
+"""One reward on one batch, as the pool works it off: its queue, its outcomes, its verdicts.
+
+Knows nothing of processes. All of it runs on the pool's own thread, but for the future.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl_r1.verification.bound_reward import RewardError
+from trl_r1.verification.description import RewardDescription
+from trl_r1.verification.protocol import RewardKey
+from trl_r1.verification.units import Outcome, Unit
+
+logger = logging.getLogger(__name__)
+
+# Work given to a worker at once: long enough that handing it over costs nothing beside it, short
+# enough that little waits behind a row that hangs.
+_CHUNK_SECONDS = 0.03
+_FIRST_CHUNK_UNITS = 8
+# A reward that has graded nothing yet and has been killed this often is itself at fault.
+_MAX_KILLS_BEFORE_FIRST_GRADE = 8
+_MAX_ROWS_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a unit may take, and what happens when it takes more or fails.
+
+    Attributes:
+        timeout: seconds of wall time for one unit.
+        memory_mb: memory of the worker, in MB, the loaded reward included.
+        on_kill: what a row gets whose unit timed out, took too much memory or crashed its worker:
+            `zero`, `none`, or `raise` for an error that stops the run.
+        on_error: what becomes of an exception in the reward or a result that can't be used:
+            `raise`, or `none` for None and a warning.
+    """
+
+    timeout: float = 5.0
+    memory_mb: int = 1024
+    on_kill: str = "zero"
+    on_error: str = "raise"
+
+    def __post_init__(self) -> None:
+        if not self.timeout > 0:
+            raise ValueError(f"timeout={self.timeout!r}: it must be a number of seconds above 0")
+        if self.memory_mb < 64:
+            raise ValueError(
+                f"memory_mb={self.memory_mb!r}: a Python process alone takes about 30 MB; "
+                "it must be at least 64"
+            )
+        for name, known in (
+            ("on_kill", ("zero", "none", "raise")),
+            ("on_error", ("raise", "none")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}: it must be one of {', '.join(known)}"
+                )
+
+
+@dataclass
+class Record:
+    """What the pool remembers of a reward from batch to batch."""
+
+    description: RewardDescription | None = None
+    seconds_per_unit: float | None = None
+    num_graded: int = 0
+    num_killed: int = 0
+    warned_of_leak: bool = False
+
+    def note_speed(self, seconds: float, num_units: int) -> None:
+        latest = max(seconds / num_units, 1e-6)
+        known = self.seconds_per_unit
+        self.seconds_per_unit = latest if known is None else 0.7 * known + 0.3 * latest
+
+
+@dataclass
+class Job:
+    """Units of one reward on one batch.
+
+    Attributes:
+        reward: what the workers load.
+        record: what is remembered of this reward.
+        limits: for each unit.
+        constants: pickled keyword arguments of every unit.
+        units: all of them; none for a job that only asks for the reward's description.
+        num_rows: B, for messages.
+        wants_logs: whether the log calls are passed on.
+        future: gets the outcomes in the order of `units`.
+    """
+
+    reward: RewardKey
+    record: Record
+    limits: Limits
+    constants: bytes = b""
+    units: Sequence[Unit] = ()
+    num_rows: int = 0
+    wants_logs: bool = False
+    future: Future[list[Outcome]] = field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        self.queue = deque(self.units)
+        # Units whose worker died of memory or a crash: each is tried once more, first and alone in
+        # a new worker, since what went before it in the old one may have been the cause.
+        self.suspects: deque[Unit] = deque()
+        self.outcomes: dict[int, Outcome] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    @property
+    def only_describes(self) -> bool:
+        return not self.units
+
+    @property
+    def label(self) -> str:
+        name = self.record.description.name if self.record.description else self.reward.name
+        return f"reward {name!r} ({self.reward.use})" if name else f"reward {self.reward.use!r}"
+
+    def take(self, num_workers: int, worker_is_new: bool) -> list[Unit]:
+        """Units for an idle worker; whole prompt groups where they are small enough.
+
+        A group's rows go to one worker, so that its gold answer is parsed once.
+        """
+        if self.suspects and worker_is_new:
+            return [self.suspects.popleft()]
+        if not self.queue:
+            return []
+        speed = self.record.seconds_per_unit
+        num_units = int(_CHUNK_SECONDS / speed) if speed else _FIRST_CHUNK_UNITS
+        num_units = max(1, min(num_units, -(-len(self.queue) // num_workers)))
+        units = [self.queue.popleft()]
+        while self.queue and len(units) < 2 * num_units:
+            if len(units) >= num_units and self.queue[0].group != units[-1].group:
+                break
+            if num_units == 1:
+                break
+            units.append(self.queue.popleft())
+        return units
+
+    def put_back(self, units: Iterable[Unit]) -> None:
+        """Units that a worker was given and did not get to."""
+        self.queue.extendleft(reversed(list(units)))
+
+    def finish(self, unit: Unit, result: Mapping[str, Any]) -> None:
+        """Take a worker's result for a unit."""
+        if self.is_over:
+            return
+        if result["kind"] == "error":
+            self._take_error(unit, result)
+            return
+        self.record.num_graded += 1
+        self._note(
+            unit,
+            Outcome(
+                verdict="ok",
+                rewards=tuple(result["rewards"]),
+                extra=tuple((column, values) for column, values in result.get("extra", ())),
+                metrics=tuple((name, value) for name, value in result.get("metrics", ())),
+            ),
+        )
+
+    def condemn(self, unit: Unit, verdict: str, detail: str) -> None:
+        """Settle a unit whose worker had to be killed or died of it."""
+        if self.is_over:
+            return
+        self.record.num_killed += 1
+        message = f"{self.label}: {_rows_in_words(unit)} of {self.num_rows} {detail}"
+        if self.limits.on_kill == "raise":
+            self.fail(RewardError(f"{message}; on_kill='zero' would let the run go on"))
+            return
+        never_graded = self.record.num_graded == 0
+        if never_graded and self.record.num_killed >= _MAX_KILLS_BEFORE_FIRST_GRADE:
+            self.fail(
+                RewardError(
+                    f"{message}; none of the {self.record.num_killed} calls so far has come back: "
+                    "the reward itself is at fault, or its limits are too tight"
+                )
+            )
+            return
+        reward = 0.0 if self.limits.on_kill == "zero" else None
+        self._note(unit, Outcome(verdict, (reward,) * len(unit.rows), detail=detail))
+
+    def fail(self, error: Exception) -> None:
+        """End the job with an error."""
+        with contextlib.suppress(InvalidStateError):  # it may be cancelled at any moment
+            self.future.set_exception(error)
+
+    def end(self, outcomes: list[Outcome]) -> None:
+        """End the job with its outcomes."""
+        with contextlib.suppress(InvalidStateError):  # it may be cancelled at any moment
+            self.future.set_result(outcomes)
+
+    def _take_error(self, unit: Unit, result: Mapping[str, Any]) -> None:
+        where = f" ({result['where']})" if result.get("where") else ""
+        if result["where"]:
+            message = f"{self.label} raised {result['message']}{where}"
+        else:
+            message = str(result["message"])
+        message += f"; at {_rows_in_words(unit)} of {self.num_rows} of the batch"
+        if self.limits.on_error == "raise":
+            self.fail(RewardError(message))
+        else:
+            self._note(unit, Outcome("error", (None,) * len(unit.rows), detail=message))
+
+    def _note(self, unit: Unit, outcome: Outcome) -> None:
+        self.outcomes[unit.number] = outcome
+        if len(self.outcomes) == len(self.units) and not self.is_over:
+            self._warn_of_failures()
+            self.end([self.outcomes[unit.number] for unit in self.units])
+
+    def _warn_of_failures(self) -> None:
+        failed = [unit for unit in self.units if self.outcomes[unit.number].verdict != "ok"]
+        if not failed:
+            return
+        shown = [
+            f"{_rows_in_words(unit)}: {self.outcomes[unit.number].detail}"
+            for unit in failed[:_MAX_ROWS_NAMED]
+        ]
+        more = len(failed) - len(shown)
+        logger.warning(
+            "%s: %d of %d calls of a batch of %d rows failed: %s%s",
+            self.label,
+            len(failed),
+            len(self.units),
+            self.num_rows,
+            "; ".join(shown),
+            f"; and {more} more" if more else "",
+        )
+
+
+def _rows_in_words(unit: Unit) -> str:
+    if len(unit.rows) == 1:
+        return f"row {unit.rows[0]}"
+    return f"rows {unit.rows[0]} to {unit.rows[-1]}"
