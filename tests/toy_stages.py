@@ -1,6 +1,7 @@
-"""Stages that cost nothing, for tests of the runner: they take steps, keep checkpoints and write small artifacts.
+"""Stages that cost nothing, for tests of the runner: they take steps and write small artifacts.
 
-`register()` puts them beside the real ones. A journal outside the run records every call and every step.
+`register()` puts them beside the real ones. A journal outside the run records every call and every
+step.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say("trl-r1: stopped.")
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe (`| head`) has gone; the interpreter must not complain about it at exit.
+        # The reader of a pipe (`| head`) has gone; the interpreter must not complain about it at
+        # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
@@ -175,7 +176,7 @@ def _run_stage(options: argparse.Namespace) -> int:
 
 
 def _recipe_folder(name: str) -> Path:
-    """The folder a user names: a path, or a pipeline that the package ships (`tiny-cpu`, `recipes/tiny-cpu`)."""
+    """The folder a user names: a path, or a shipped pipeline (`tiny-cpu`, `recipes/tiny-cpu`)."""
     from importlib.resources import files
 
     path = Path(name)
@@ -190,7 +191,7 @@ def _recipe_folder(name: str) -> Path:
 
 
 def _set_threads(folder: Path) -> None:
-    """Tell OpenMP a pipeline's `threads` while torch is not imported yet; later it would be too late."""
+    """Tell OpenMP a pipeline's `threads` before torch is imported; later would be too late."""
     from trl_r1.pipeline.yaml_files import PIPELINE_FILE, read_mapping
 
     values, _ = read_mapping(folder / PIPELINE_FILE, "")

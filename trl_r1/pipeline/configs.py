@@ -1,7 +1,7 @@
 """From a stage's recipe to instances of its configs.
 
-`resolve` puts paths in for references; `build_configs` constructs the dataclasses, with the settings that
-belong to the runner under everything a recipe says.
+`resolve` puts paths in for references; `build_configs` constructs the dataclasses, with the
+settings that belong to the runner under everything a recipe says.
 """
 
 from __future__ import annotations
@@ -72,16 +72,12 @@ def resolve_evaluation(
     model = settings.preference_model
     if model is not None:
         model = locate(model) if is_reference(model) else _absolute(model, folder)
-    sources = {
-        key: [
-            _absolute_source(
-                replace_texts(source, lambda t: locate(t) if is_reference(t) else t), folder
-            )
-            for source in getattr(settings, key)
-        ]
-        for key in ("datasets", "general")
-    }
-    return replace(settings, preference_model=model, **sources)
+    return replace(
+        settings,
+        preference_model=model,
+        datasets=[_absolute_source(source, folder) for source in settings.datasets],
+        general=[_absolute_source(source, folder) for source in settings.general],
+    )
 
 
 def path_keys(values: Mapping[str, Any]) -> list[str]:
@@ -107,8 +103,8 @@ def build_configs(
         values: resolved keys.
         output_dir: the stage's folder.
         seed: for configs with a `seed` that the recipe does not set.
-        processes: for a check alone: how many processes the stage will run in. Batch sizes are scaled, so that
-            TRL's arithmetic comes out as it will there.
+        processes: for a check alone: how many processes the stage will run in. Batch sizes are
+            scaled, so that TRL's arithmetic comes out as it will there.
 
     Raises:
         ValueError: TRL's own, for values that don't go together.
@@ -128,7 +124,7 @@ def build_configs(
 
 
 def runner_settings(spec: StageSpec, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the runner, under everything a recipe says; keys that a stage does not have are left out."""
+    """Settings of the runner, under everything a recipe says; only keys that the stage has."""
     settings: dict[str, Any] = {
         "logging_steps": 1,
         "report_to": "none",

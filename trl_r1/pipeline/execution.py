@@ -38,7 +38,8 @@ class Launch:
     Attributes:
         config: an accelerate config file.
         processes: how many it says.
-        on_cpu: several processes on CPUs; torchrun starts those, since `accelerate launch` would quietly start one.
+        on_cpu: several processes on CPUs; torchrun starts those, since `accelerate launch` would
+            quietly start one.
     """
 
     config: Path
@@ -128,7 +129,8 @@ def clean_up() -> None:
     import torch
     from accelerate.state import AcceleratorState, GradientState
 
-    # Resets PartialState too. Under torchrun the process group stays, and so must the state that made it.
+    # Resets PartialState too. Under torchrun the process group stays, and so must the state that
+    # made it.
     if "LOCAL_RANK" not in os.environ:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()

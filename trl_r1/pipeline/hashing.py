@@ -21,7 +21,7 @@ def hash_data(value: Any) -> str:
 
 
 class FileHashes:
-    """Hashes of files and folders, each file read once as long as its size and time stay the same."""
+    """Hashes of files and folders; a file is read once as long as its size and time stay."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int, int], str] = {}

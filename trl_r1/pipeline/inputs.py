@@ -17,14 +17,41 @@ from trl_r1.pipeline.references import Reference, find_path, find_references, is
 from trl_r1.stages import RewardSpec
 from trl_r1.training.arguments import EvaluationSettings
 
-# Keys that change what is written down or shown, never what is learnt: changing them reruns nothing.
+# Keys that change what is written down or shown, never what is learnt: changing them reruns
+# nothing.
 _INERT_KEYS = frozenset(
-    "logging_steps logging_first_step logging_strategy logging_nan_inf_filter log_level "
-    "log_level_replica log_on_each_node save_steps save_strategy save_total_limit save_on_each_node "
-    "report_to run_name project trackio_space_id disable_tqdm push_to_hub hub_model_id hub_strategy "
-    "hub_private_repo hub_always_push hub_revision dataloader_num_workers dataloader_pin_memory "
-    "dataloader_prefetch_factor dataset_num_proc log_completions num_completions_to_print "
-    "include_num_input_tokens_seen skip_memory_metrics".split()
+    (
+        "logging_steps",
+        "logging_first_step",
+        "logging_strategy",
+        "logging_nan_inf_filter",
+        "log_level",
+        "log_level_replica",
+        "log_on_each_node",
+        "save_steps",
+        "save_strategy",
+        "save_total_limit",
+        "save_on_each_node",
+        "report_to",
+        "run_name",
+        "project",
+        "trackio_space_id",
+        "disable_tqdm",
+        "push_to_hub",
+        "hub_model_id",
+        "hub_strategy",
+        "hub_private_repo",
+        "hub_always_push",
+        "hub_revision",
+        "dataloader_num_workers",
+        "dataloader_pin_memory",
+        "dataloader_prefetch_factor",
+        "dataset_num_proc",
+        "log_completions",
+        "num_completions_to_print",
+        "include_num_input_tokens_seen",
+        "skip_memory_metrics",
+    )
 )
 
 
@@ -163,7 +190,7 @@ def stage_seed(recipe: StageRecipe, pipeline: Pipeline) -> int:
 
 
 def stage_fingerprint(recipe: StageRecipe, seed: int, inputs: tuple[Input, ...]) -> str:
-    """The hash of all that a stage's result depends on: recipe, seed, inputs and how they were made."""
+    """The hash of what a result depends on: recipe, seed, inputs and how they were made."""
     return hash_data(
         {
             "recipe": changing_keys(recipe_document(recipe)),

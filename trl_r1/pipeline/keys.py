@@ -1,7 +1,7 @@
 """The keys of a recipe: which there are, of what type, and what to say of a wrong one.
 
-Keys are the fields of dataclasses (TRL's configs and ours); types are checked strictly against their
-annotations with pydantic, except that a whole number is a number.
+Keys are the fields of dataclasses (TRL's configs and ours); types are checked strictly against
+their annotations with pydantic, except that a whole number is a number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The ledger: a `stage.json` in every stage's folder, and what it says about lineage.
 
-Everything is written to a temporary name and renamed, so a reader never sees half a file. A finished
-result stays in its place until its successor is complete; `StageFolder.settle` finishes a promotion that was
-cut short, and may be called at any time, any number of times.
+Everything is written to a temporary name and renamed, so a reader never sees half a file. A
+finished result stays in its place until its successor is complete; `StageFolder.settle` finishes a
+promotion that was cut short, and may be called at any time, any number of times.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class StageRecord:
         recipe: its keys, merged, as written; no secrets.
         seed: its seed.
         versions: of the packages it ran with.
-        scores: `before` and `after`, each with `pass@1, format, mean_length, general`; empty where it makes no model.
+        scores: `before` and `after`, each with `pass@1, format, mean_length, general`; empty where
+            it makes no model.
         seconds: wall time over all attempts.
         artifacts: by name, the hash and kind of each.
         fingerprint: `stage`, of recipe and inputs, and `scores`, of how it is scored.
@@ -80,7 +81,7 @@ class StageRecord:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one piece: it holds the old text or the new one, whenever the process is killed."""
+    """Write a file in one piece: killed at any time, it holds the old text or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -117,7 +118,8 @@ def read_record(folder: Path) -> StageRecord | None:
 class StageFolder:
     """Where a stage lives in a run.
 
-    Its place is `RUN/NAME`. A rerun works in `RUN/.NAME.next` and takes the place only when it is complete.
+    Its place is `RUN/NAME`. A rerun works in `RUN/.NAME.next` and takes the place only when it is
+    complete.
     """
 
     def __init__(self, run_dir: Path, name: str) -> None:
@@ -142,7 +144,8 @@ class StageFolder:
         """Drop what an attempt with another recipe or other inputs left."""
         folder = self.work_dir()
         if folder.exists():
-            # Renamed first: a kill in the middle of the removal must not leave half a folder under a live name.
+            # Renamed first: a kill in the middle of the removal must not leave half a folder under
+            # a live name.
             trash = folder.with_name(f".{self.place.name}.trash")
             shutil.rmtree(trash, ignore_errors=True)
             folder.rename(trash)
@@ -187,10 +190,10 @@ def weight_ancestors(run_dir: Path, stage: str) -> set[str]:
 
 
 def data_ancestors(run_dir: Path, stage: str) -> set[str]:
-    """The stages that a stage learns from otherwise than by weights: by data or rewards, at any distance.
+    """The stages that a stage learns from by data or rewards, at any distance.
 
-    The same stage may be both: the base's weights flow into a model that also learns from samples of a model
-    that started there.
+    The same stage may be both: the base's weights flow into a model that also learns from samples
+        of a model that started there.
 
     Args:
         run_dir: folder of the run.
@@ -217,5 +220,7 @@ def _walk(
     seen.add(stage)
     yield stage
     for item in ledger[stage].inputs:
-        if item.stage in ledger and (item.role == "weights" or not only_weights):
+        if item.stage is None or item.stage not in ledger:
+            continue
+        if item.role == "weights" or not only_weights:
             yield from _walk(ledger, item.stage, only_weights, seen)

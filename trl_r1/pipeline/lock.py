@@ -14,8 +14,8 @@ from trl_r1.pipeline.mistakes import PipelineError
 class RunLock:
     """A lock on a run folder; the system releases it when its process dies, however it dies.
 
-    It is a record lock, not `flock`: forked children (data loaders, reward workers) that outlive a killed run
-    do not hold it.
+    It is a record lock, not `flock`: forked children (data loaders, reward workers) that outlive a
+    killed run do not hold it.
 
     Args:
         path: the lock file.
@@ -42,8 +42,8 @@ class RunLock:
                 pid = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
                 os.close(self._fd)
                 raise PipelineError(
-                    f"{self.path.parent} is in use by another run (process {pid}); wait for it, stop "
-                    "it, or give this one a folder of its own with --output_dir"
+                    f"{self.path.parent} is in use by another run (process {pid}); wait for it, "
+                    "stop it, or give this one a folder of its own with --output_dir"
                 ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, str(os.getpid()).encode(), 0)

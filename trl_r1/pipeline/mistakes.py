@@ -12,7 +12,8 @@ class Mistake:
     """One mistake in a recipe.
 
     Attributes:
-        where: the file as the user named it (`recipes/x/02_zero.yaml`) or the option (`--set zero.beta`).
+        where: the file as the user named it (`recipes/x/02_zero.yaml`) or the option (`--set
+            zero.beta`).
         message: what is wrong and what to do, in one line.
     """
 

@@ -1,7 +1,7 @@
 """`--set X.key=value`: values from the command line, over those of the files.
 
-X is a stage's name, a stage type (all its stages), `defaults`, `evaluation` or `pipeline`; the value is YAML. A key may
-lead into a list or mapping, as in `zero.rewards.0.weight=0.5`.
+X is a stage's name, a stage type (all its stages), `defaults`, `evaluation` or `pipeline`; the
+value is YAML. A key may lead into a list or mapping, as in `zero.rewards.0.weight=0.5`.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ class PlannedStage:
 
     Attributes:
         recipe: the stage.
-        action: `skip` a finished one, `run`, `resume` one that was cut short, `rerun` a changed one, `score` one
-            whose model stays and whose scores are missing or outdated, `outside` of the selection.
+        action: `skip` a finished one, `run`, `resume` one that was cut short, `rerun` a changed
+            one, `score` one whose model stays and whose scores are missing or outdated, `outside`
+            of the selection.
         reason: why, in words.
     """
 
@@ -78,7 +79,8 @@ def make_plan(
         hashes: of files.
 
     Raises:
-        MissingInputError: a selected stage needs an artifact that neither is there nor will be made.
+        MissingInputError: a selected stage needs an artifact that neither is there nor will be
+            made.
     """
     plan: list[PlannedStage] = []
     busy: set[str] = set()
@@ -147,9 +149,9 @@ def _finished(
         return PlannedStage(recipe, "score", "its preference model is new")
     if finished.fingerprint.get("scores", "") != scores_fingerprint(recipe, settings, hashes):
         return PlannedStage(recipe, "score", "the evaluation changed; the model stays")
-    if settings and str(pipeline.evaluation.preference_model)[1:].partition("/")[0] in busy:
-        if settings.preference_model is not None:
-            return PlannedStage(recipe, "score", "its preference model changes")
+    maker = str(pipeline.evaluation.preference_model)[1:].partition("/")[0]
+    if settings is not None and settings.preference_model is not None and maker in busy:
+        return PlannedStage(recipe, "score", "its preference model changes")
     return PlannedStage(recipe, "skip", "finished")
 
 

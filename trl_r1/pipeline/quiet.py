@@ -1,7 +1,7 @@
 """Keeps what libraries print, warn and log out of the way, in a log file.
 
-Both Python's streams and the process's file descriptors 1 and 2 are redirected, since compiled code and child
-processes write to the latter. The screen stays reachable through `QuietLog.screen`.
+Both Python's streams and the process's file descriptors 1 and 2 are redirected, since compiled code
+and child processes write to the latter. The screen stays reachable through `QuietLog.screen`.
 """
 
 from __future__ import annotations

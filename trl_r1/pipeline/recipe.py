@@ -1,8 +1,8 @@
-"""Recipes: a folder with `pipeline.yaml` and a numbered YAML file a stage, read into frozen dataclasses.
+"""Recipes: a folder of YAML files, a numbered one a stage, read into frozen dataclasses.
 
-Precedence: command line over stage file over `pipeline.yaml` defaults over preset over the defaults of the
-configs. Reading checks what one file can say alone: keys, types, duplicates. What needs the rest of the
-pipeline, rewards or data is checked in `trl_r1.pipeline.check`.
+Precedence: command line over stage file over `pipeline.yaml` defaults over preset over the defaults
+of the configs. Reading checks what one file can say alone: keys, types, duplicates. What needs the
+rest of the pipeline, rewards or data is checked in `trl_r1.pipeline.check`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`@name` and `@name/artifact`: how a recipe says that it goes on from an earlier stage.
 
-Also the paths of a recipe: relative ones are looked for beside the recipe first, then in the working
-directory.
+Also the paths of a recipe: relative ones are looked for beside the recipe first, then in the
+working directory.
 """
 
 from __future__ import annotations

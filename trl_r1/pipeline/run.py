@@ -1,7 +1,7 @@
-"""Runs the stages of a pipeline in order: skips what is finished, goes on where a run was cut short.
+"""Runs the stages of a pipeline in order: skips what is finished, goes on where a run stopped.
 
-What a kill costs is the steps since a stage's last checkpoint: every status is written before and after the
-work it stands for, and a finished result keeps its place until its successor is complete.
+What a kill costs is the steps since a stage's last checkpoint: every status is written before and
+after the work it stands for, and a finished result keeps its place until its successor is complete.
 """
 
 from __future__ import annotations
@@ -211,7 +211,8 @@ class Runner:
     ) -> None:
         """Score the stage's model, and finish the stage."""
         home = folder.place if record.status == "finished" else folder.work_dir()
-        # The artifacts are complete: nothing goes on from a checkpoint any more, and they are large.
+        # The artifacts are complete: nothing goes on from a checkpoint any more, and they are
+        # large.
         shutil.rmtree(home / "checkpoints", ignore_errors=True)
         clock = _Clock(home, record)
         scores = dict(record.scores)

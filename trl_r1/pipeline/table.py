@@ -23,7 +23,7 @@ def write_run_file(run_dir: Path, name: str, recipes: str, stages: Sequence[str]
 
 
 def table_rows(run_dir: Path) -> tuple[list[tuple[str, ...]], list[str]]:
-    """The rows of a run's table, and the lines below it (what rejection sampling left out, and why).
+    """The rows of a run's table, and the lines below it: what rejection sampling left out.
 
     Raises:
         PipelineError: not the folder of a run.

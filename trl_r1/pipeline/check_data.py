@@ -1,0 +1,277 @@
+"""Checks of the rows that a stage will get: columns, gold answers, sources that can't be read.
+
+Rows of tasks that make them and of local files are built as the stage will build them; artifacts of
+earlier stages do not exist yet, and Hub data is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trl_r1.pipeline.check_names import name_fault
+from trl_r1.pipeline.mistakes import one_of, suggestion
+from trl_r1.pipeline.recipe import StageRecipe
+from trl_r1.pipeline.references import find_path, is_reference
+from trl_r1.reasoning_format import FORMATS
+from trl_r1.stages import RewardSpec
+from trl_r1.tasks import TASKS, DatasetSource, Task, load_rows, load_task
+from trl_r1.training.arguments import EvaluationSettings
+from trl_r1.verification.loading import RewardReferenceError, build_reward, required_columns
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+# A made set of more rows than this is checked on as many; a file is read whole, but judged on as
+# many.
+_MAX_ROWS = 20_000
+# A smaller share of ungradable answers is noted and skipped in training; a larger one is a mistake.
+_TOLERATED_SHARE = 0.001
+
+
+class SourceChecker:
+    """Checks data sources; remembers rows, since stages share sources.
+
+    Args:
+        folder: of the pipeline.
+        note: called with what could not be checked.
+    """
+
+    def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.note = note
+        self._rows: dict[str, tuple[Dataset | None, str | None]] = {}
+        self._gold: dict[tuple[str, str], tuple[str | None, str | None]] = {}
+
+    def stage(self, recipe: StageRecipe) -> Iterator[str]:
+        """Mistakes in the `datasets` of a stage."""
+        sources = list(_sources(recipe.values["datasets"]))
+        yield from _share_faults(sources)
+        fmt = _format_name(recipe.values, recipe.spec.configs)
+        known: list[tuple[DatasetSource, set[str]]] = []
+        is_all_known = True
+        for index, source in enumerate(sources):
+            place = f"datasets[{index}]"
+            faults = list(self._source(source, place, recipe.where))
+            yield from faults
+            columns = None if faults else self._columns(source, fmt)
+            if isinstance(columns, str):
+                yield f"{place}: {columns}"
+                columns = None
+            if columns is None:
+                is_all_known = False
+                continue
+            known.append((source, columns))
+            yield from _stage_columns(recipe, columns, place)
+            yield from self._gold_answers(source, recipe.rewards, fmt, place, recipe.where)
+        if known:
+            yield from self._reward_columns(recipe.rewards, known, is_all_known)
+
+    def evaluation(self, settings: EvaluationSettings, where: str) -> Iterator[str]:
+        """Mistakes in the data of `evaluation:`."""
+        for key in ("datasets", "general"):
+            given = [{"split": "test", **source} for source in getattr(settings, key)]
+            for index, source in enumerate(_sources(given)):
+                place = f"evaluation.{key}[{index}]"
+                if is_reference(source.dataset_name):
+                    yield (
+                        f"{place}: {source.dataset_name}: held-out problems can't be what a "
+                        "stage of the same run makes"
+                    )
+                    continue
+                faults = list(self._source(source, place, where))
+                yield from faults
+                columns = None if faults else self._columns(source, "zero")
+                if isinstance(columns, str):
+                    yield f"{place}: {columns}"
+                elif columns is not None:
+                    if missing := {"prompt", "solution"} - columns:
+                        yield f"{place}: has no column {one_of(sorted(missing))}"
+                    task = _task(source)
+                    grader = task.grader if task else "math_answer"
+                    rewards = (RewardSpec(grader),) if key == "datasets" else ()
+                    yield from self._gold_answers(source, rewards, "zero", place, where)
+
+    def _source(self, source: DatasetSource, place: str, where: str) -> Iterator[str]:
+        """What is wrong with a source before any row is read."""
+        task = None
+        if source.task is not None:
+            if source.task not in TASKS:
+                hint = suggestion(source.task, TASKS) or f"; known: {one_of(TASKS)}"
+                yield f"{place}: unknown task {source.task!r}{hint}"
+                return
+            task = load_task(source.task)
+            yield from _argument_faults(source, task, place)
+        elif source.args:
+            yield f"{place}.args: there is no task to take them"
+        name = source.dataset_name
+        if name is None and not (task and (task.makes_rows or task.default_source)):
+            wanted = "its task makes no rows" if task else "there is no task either"
+            yield f"{place}: dataset_name is missing, and {wanted}"
+        elif name is not None and not is_reference(name):
+            fault, note = name_fault(name, "dataset", self.folder)
+            if fault:
+                yield f"{place}.dataset_name: {fault}"
+            if note:
+                self.note(f"{where}: {place}.dataset_name: {note}")
+        if source.num_rows is not None and source.num_rows < 1:
+            yield f"{place}.num_rows should be at least 1"
+
+    def _columns(self, source: DatasetSource, fmt: str) -> set[str] | str | None:
+        """The columns of a source's rows; a text for what is wrong with it; None for unknown."""
+        rows, fault = self._load(source, fmt)
+        if fault is not None:
+            return fault
+        if rows is not None:
+            return set(rows.column_names)
+        task = _task(source)
+        return set(task.columns) if task else None
+
+    def _load(self, source: DatasetSource, fmt: str) -> tuple[Dataset | None, str | None]:
+        """The rows, as far as they can be had here and now, or what is wrong with them."""
+        task = _task(source)
+        local = find_path(source.dataset_name, self.folder) if source.dataset_name else None
+        if local is None and not (task and task.makes_rows and source.dataset_name is None):
+            return None, None
+        made = replace(source, dataset_name=str(local) if local else None)
+        if local is None and (source.num_rows or 0) > _MAX_ROWS:
+            made = replace(made, num_rows=_MAX_ROWS)
+        key = f"{made}|{fmt}"
+        if key not in self._rows:
+            self._rows[key] = _load_quietly(made, fmt)
+        return self._rows[key]
+
+    def _gold_answers(
+        self,
+        source: DatasetSource,
+        rewards: Sequence[RewardSpec],
+        fmt: str,
+        place: str,
+        where: str,
+    ) -> Iterator[str]:
+        """Gold answers of a source that the accuracy reward could not grade."""
+        task = _task(source)
+        applies = any(
+            reward.use == "math_answer" and (not reward.tasks or source.task in reward.tasks)
+            for reward in rewards
+        )
+        if not applies or (task and (task.kind != "reasoning" or task.grader != "math_answer")):
+            return
+        rows, _ = self._load(source, fmt)
+        if rows is None or "solution" not in rows.column_names:
+            return
+        key = (f"{source}", fmt)
+        if key not in self._gold:
+            self._gold[key] = _gold_report(rows["solution"][:_MAX_ROWS])
+        fault, note = self._gold[key]
+        if fault:
+            yield f"{place}: {fault}"
+        if note:
+            self.note(f"{where}: {place}: {note}")
+
+    def _reward_columns(
+        self,
+        rewards: Sequence[RewardSpec],
+        known: Sequence[tuple[DatasetSource, set[str]]],
+        is_all_known: bool,
+    ) -> Iterator[str]:
+        """Columns that a reward can't do without and that no row it applies to has."""
+        for index, reward in enumerate(rewards):
+            try:
+                needed = required_columns(build_reward(reward, self.folder))
+            except RewardReferenceError:
+                continue  # told where rewards are checked
+            rows = [c for s, c in known if not reward.tasks or not s.task or s.task in reward.tasks]
+            if not rows or not is_all_known:
+                continue
+            there = set().union(*rows)
+            for column in sorted(needed - there):
+                near = suggestion(column, there) or f"; there is {one_of(sorted(there))}"
+                yield f"rewards[{index}] ({reward.use}) needs a column {column!r} of the rows{near}"
+
+
+def _sources(given: Sequence[Mapping[str, Any]]) -> Iterator[DatasetSource]:
+    for source in given:
+        yield DatasetSource(**source)
+
+
+def _task(source: DatasetSource) -> Task | None:
+    return load_task(source.task) if source.task in TASKS else None
+
+
+def _argument_faults(source: DatasetSource, task: Task, place: str) -> Iterator[str]:
+    known = f"it takes {one_of(task.arguments)}" if task.arguments else "it takes none"
+    for key in source.args:
+        if key not in task.arguments:
+            hint = suggestion(key, task.arguments) or f"; {known}"
+            yield f"{place}.args: task {task.name!r} has no argument {key!r}{hint}"
+
+
+def _format_name(values: Mapping[str, Any], configs: Sequence[type]) -> str:
+    default = next((c.reasoning_format for c in configs if hasattr(c, "reasoning_format")), "zero")
+    name = values.get("reasoning_format", default)
+    return name if name in FORMATS else "zero"
+
+
+def _share_faults(sources: Sequence[DatasetSource]) -> Iterator[str]:
+    for index, source in enumerate(sources):
+        if source.share is not None and not 0 < source.share <= 1:
+            yield f"datasets[{index}].share is {source.share:g}; it should be over 0 and at most 1"
+            return
+    shares = [source.share for source in sources if source.share is not None]
+    total = sum(shares)
+    if total > 1 + 1e-6 or (len(shares) == len(sources) and shares and total < 1 - 1e-6):
+        yield f"datasets: the shares add up to {total:g}; they should make 1"
+    elif shares and len(shares) < len(sources) and total > 1 - 1e-6:
+        yield "datasets: the shares make 1, which leaves nothing to the sources without a share"
+
+
+def _stage_columns(recipe: StageRecipe, columns: set[str], place: str) -> Iterator[str]:
+    """Columns that a stage of this kind can't do without."""
+    if recipe.spec.produces[0] == "reward_model":
+        needed = {"chosen", "rejected"}
+    elif recipe.spec.updates_policy_with == "sft":
+        needed = set() if "messages" in columns else {"prompt", "completion"}
+    else:
+        needed = {"prompt"}
+    missing = sorted(needed - columns)
+    if missing:
+        yield (
+            f"{place} has no column {one_of(missing)}, which a {recipe.stage} stage needs; it has "
+            f"{one_of(sorted(columns))}"
+        )
+
+
+def _load_quietly(source: DatasetSource, fmt: str) -> tuple[Dataset | None, str | None]:
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            rows = load_rows(source, FORMATS[fmt])
+    except Exception as error:  # noqa: BLE001 - all sorts; each is a mistake of the recipe
+        cause = error.__cause__ or error
+        text = " ".join(str(error).split()) or type(error).__name__
+        if cause is not error and str(cause) not in text:
+            text += f" ({' '.join(str(cause).split())})"
+        return None, text if len(text) <= 300 else f"{text[:297]}..."
+    if not len(rows):
+        return None, "has no rows"
+    return rows, None
+
+
+def _gold_report(solutions: Sequence[Any]) -> tuple[str | None, str | None]:
+    """The mistake, or the note, about gold answers that can't be graded."""
+    from trl_r1.rewards.math_answer import gold_fault
+
+    faults = [(i, fault) for i, gold in enumerate(solutions) if (fault := gold_fault(gold))]
+    if not faults:
+        return None, None
+    first = "; ".join(f"row {i} {str(solutions[i])[:40]!r} is {fault}" for i, fault in faults[:3])
+    share = len(faults) / len(solutions)
+    text = (
+        f"{len(faults)} of {len(solutions)} gold answers ({share:.1%}) can't be graded: {first}; "
+        "mend these rows or leave them out"
+    )
+    return (text, None) if share >= _TOLERATED_SHARE else (None, text)

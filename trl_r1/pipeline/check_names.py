@@ -1,0 +1,65 @@
+"""Whether a model or data set that a recipe names exists: here, in the cache, or on the Hub."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from trl_r1.pipeline.references import find_path, looks_like_path
+
+_HUB_SECONDS = 5.0
+
+
+def name_fault(
+    name: str, kind: Literal["model", "dataset"], folder: Path
+) -> tuple[str | None, str | None]:
+    """What is wrong with a name, and what could not be checked about it.
+
+    Args:
+        name: a path or a Hub id.
+        kind: what it should be.
+        folder: of the pipeline, where relative paths start.
+    """
+    path = find_path(name, folder)
+    if path is not None:
+        return (_folder_fault(name, path), None) if kind == "model" else (None, None)
+    if looks_like_path(name, folder):
+        return (
+            f"{name} does not exist (looked beside the recipe and in the working directory)",
+            None,
+        )
+    if name.count("/") > 1 or " " in name:
+        return f"{name!r} is neither a folder here nor a Hub id (owner/name)", None
+    return _hub_fault(name, kind)
+
+
+def _folder_fault(name: str, path: Path) -> str | None:
+    if not path.is_dir():
+        return f"{name} is a file; a model is a folder with a config.json"
+    if not any((path / file).exists() for file in ("config.json", "adapter_config.json")):
+        return f"{name} is no model folder: it has neither config.json nor adapter_config.json"
+    return None
+
+
+@cache
+def _hub_fault(name: str, kind: Literal["model", "dataset"]) -> tuple[str | None, str | None]:
+    from huggingface_hub import HfApi, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound, RepositoryNotFoundError
+
+    try:
+        if any(repo.repo_id == name and repo.repo_type == kind for repo in scan_cache_dir().repos):
+            return None, None
+    except CacheNotFound:
+        pass
+    unreachable = f"{name} not checked: Hub not reachable"
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return None, unreachable
+    try:
+        HfApi().repo_info(name, repo_type=kind, timeout=_HUB_SECONDS)
+    except RepositoryNotFoundError:
+        return f"there is no {kind} {name!r} on the Hub, nor a folder of that name here", None
+    except Exception:  # noqa: BLE001 - no network has many names: of requests, httpx, the system
+        return None, unreachable
+    return None, None
