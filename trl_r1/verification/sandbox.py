@@ -1,0 +1,326 @@
+"""A sandbox for Python programs that nobody trusts: code and inputs go in, plain data comes out.
+
+What holds: user, process, network, mount, IPC and host-name namespaces with a read-only view of
+nothing but the interpreter's libraries; Landlock; a seccomp allowlist; rlimits; time limits kept
+from outside by killing. Where the kernel can't do that, `Sandbox` refuses, unless told otherwise.
+Expected outputs are no part of a program here: compare what comes back, outside. bubblewrap is the
+outer layer where it is installed. Left out on purpose: packages beyond the standard library,
+programs that start programs, and scratch files.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from trl_r1.verification.isolation import plain_data
+from trl_r1.verification.sandbox_worker import SandboxUnavailable, SandboxWorker
+
+__all__ = [
+    "Call",
+    "CallOutcome",
+    "CodeBackend",
+    "Limits",
+    "Program",
+    "ProgramResult",
+    "Sandbox",
+    "SandboxUnavailable",
+    "shared_sandbox",
+]
+
+Status = Literal["ok", "error", "timeout", "memory", "output_limit", "crashed", "unsupported"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use.
+
+    Attributes:
+        cpu_seconds: processor time; says more than wall time on a busy machine.
+        wall_seconds: time from the fork, sleep included.
+        memory_mb: address space, the interpreter's own 40 MB included.
+        max_threads: threads. New processes are refused altogether.
+        max_output_bytes: of each of standard output, standard error and reported values.
+    """
+
+    cpu_seconds: float = 5.0
+    wall_seconds: float = 10.0
+    memory_mb: int = 512
+    max_threads: int = 16
+    max_output_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"Limits: {name} is {getattr(self, name)}; it has to be positive")
+        if self.memory_mb < 64:
+            raise ValueError("Limits: memory_mb below 64 leaves no room for the interpreter")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of one of the program's functions; `name` may be dotted, the arguments plain data."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CallOutcome:
+    """What a call came to: `value` where `error` is None."""
+
+    value: Any = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program and how to run it, in one of three ways.
+
+    Attributes:
+        code: Python source.
+        stdin: with neither calls nor tests, the code runs as a script with this standard input.
+        calls: the code is loaded as a module and these calls are made, in one process.
+        tests: sources of tests, run one by one in a second process that never holds the code; names
+            they don't define stand for the program's functions, which take and return plain data.
+        test_setup: source run before the tests, beside them.
+    """
+
+    code: str
+    stdin: str = ""
+    calls: tuple[Call, ...] = ()
+    tests: tuple[str, ...] = ()
+    test_setup: str = ""
+
+    def __post_init__(self) -> None:
+        if self.calls and self.tests:
+            raise ValueError("Program: give calls or tests, not both; run two programs")
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """What a program came to.
+
+    Attributes:
+        status: `ok`: it ran to its end (calls and tests may have failed each); `error`: it raised,
+            does not load, or exited with a status other than 0; `timeout`, `memory`,
+            `output_limit`: a limit; `crashed`: it died or left without a report; `unsupported`: the
+            backend has no such way to run it.
+        detail: a few words on the status.
+        outcomes: one per call, in order; calls that were never reached have an error.
+        verdicts: one per test: True, False, or None for a test that can't be graded.
+        stdout, stderr: text, cut at the limit.
+        cpu_seconds, wall_seconds, max_memory_mb: what it used.
+    """
+
+    status: Status
+    detail: str = ""
+    outcomes: tuple[CallOutcome, ...] = ()
+    verdicts: tuple[bool | None, ...] = ()
+    stdout: str = ""
+    stderr: str = ""
+    cpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    max_memory_mb: float = 0.0
+
+
+class CodeBackend(Protocol):
+    """What runs programs: `Sandbox`, or a client of `trl_r1.verification.code_backends`."""
+
+    def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
+        """One result per program, in order."""
+        ...
+
+
+class Sandbox:
+    """Runs programs in isolated processes on this machine; safe to use from several threads.
+
+    Args:
+        num_workers: programs that run at the same time.
+        limits: of each program.
+        bubblewrap: `auto` uses `bwrap` as the outer layer where it is on the path; True demands it,
+            False leaves it out.
+        allow_unisolated: run where the kernel lacks a layer, with the ones there are. A program can
+            then read this user's files and more. Never the default.
+
+    Raises:
+        SandboxUnavailable: where the kernel can't isolate and `allow_unisolated` is not set.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 2,
+        limits: Limits | None = None,
+        bubblewrap: bool | Literal["auto"] = "auto",
+        allow_unisolated: bool = False,
+    ) -> None:
+        if num_workers < 1:
+            raise ValueError(f"Sandbox: num_workers is {num_workers}; it has to be at least 1")
+        self.limits = limits or Limits()
+        bwrap = shutil.which("bwrap") if bubblewrap else None
+        if bubblewrap is True and bwrap is None:
+            raise SandboxUnavailable("bubblewrap is asked for, but `bwrap` is not on the path")
+        self._workers = [SandboxWorker(bwrap, allow_unisolated) for _ in range(num_workers)]
+        self._idle: queue.SimpleQueue[SandboxWorker] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="sandbox")
+        self._finalizer = weakref.finalize(self, _close, self._workers, self._threads, os.getpid())
+        try:
+            self.layers = self._workers[0].start()
+        except SandboxUnavailable:
+            self._finalizer()
+            raise
+        for worker in self._workers:
+            self._idle.put(worker)
+
+    def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
+        """Run programs, `num_workers` at a time; one result each, in order.
+
+        Raises:
+            SandboxUnavailable: a worker can't be started again.
+            RuntimeError: the sandbox is closed.
+        """
+        if not self._finalizer.alive:
+            raise RuntimeError("this Sandbox is closed; make a new one")
+        return list(self._threads.map(self._run_one, programs))
+
+    def _run_one(self, program: Program) -> ProgramResult:
+        worker = self._idle.get()
+        try:
+            return _run_on(worker, program, self.limits)
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """End every process of the sandbox; it also happens at exit."""
+        self._finalizer()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _close(workers: list[SandboxWorker], threads: ThreadPoolExecutor, owner: int) -> None:
+    if os.getpid() != owner:  # a fork of the trainer is going, not the trainer
+        return
+    for worker in workers:
+        worker.stop()
+    threads.shutdown(wait=False, cancel_futures=True)
+
+
+_shared_lock = threading.Lock()
+_shared: dict[tuple[Any, ...], Sandbox] = {}
+
+
+def shared_sandbox(
+    num_workers: int = 2, limits: Limits | None = None, allow_unisolated: bool = False
+) -> Sandbox:
+    """The process's sandbox with those settings, made on first use and closed at exit."""
+    key = (os.getpid(), num_workers, limits or Limits(), allow_unisolated)
+    with _shared_lock:
+        if key not in _shared:
+            _shared[key] = Sandbox(num_workers, limits, allow_unisolated=allow_unisolated)
+        return _shared[key]
+
+
+def _run_on(worker: SandboxWorker, program: Program, limits: Limits) -> ProgramResult:
+    job: dict[str, Any] = {"code": program.code}
+    if program.tests:
+        tester = {"setup": program.test_setup, "tests": list(program.tests)}
+        parts = [("test", tester, b""), ("serve", job, b"")]
+    elif program.calls:
+        arguments = [
+            (c.name, plain_data.dumps([list(c.args), c.kwargs]).decode()) for c in program.calls
+        ]
+        parts = [("calls", {**job, "calls": arguments}, b"")]
+    else:
+        parts = [("script", job, program.stdin.encode("utf-8", "surrogateescape"))]
+    settings = {
+        "cpu_seconds": limits.cpu_seconds,
+        "wall_seconds": limits.wall_seconds,
+        "memory_bytes": limits.memory_mb << 20,
+        "max_threads": limits.max_threads,
+        "max_output_bytes": limits.max_output_bytes,
+    }
+    outcome, streams = worker.run(parts, settings)
+    if outcome is None:
+        return _judge(program, "crashed", "the sandbox worker was lost and is started again", [])
+    return _read_outcome(program, limits, outcome, streams)
+
+
+def _read_outcome(
+    program: Program, limits: Limits, outcome: dict[str, Any], streams: list[bytes]
+) -> ProgramResult:
+    report = outcome["report"]
+    lines = streams[2].split(b"\n")[1:-1]
+    process = report["processes"][0]
+    kinds = {line[:1] for line in lines}
+    status: Status = "ok"
+    detail = ""
+    if outcome["is_cut"]:
+        status, detail = "output_limit", f"wrote more than {limits.max_output_bytes} bytes"
+    elif report["reason"] == "cpu":
+        status, detail = "timeout", f"used more than {limits.cpu_seconds:g} s of processor time"
+    elif report["reason"] == "wall":
+        status, detail = "timeout", f"took longer than {limits.wall_seconds:g} s"
+    elif b"m" in kinds:
+        status, detail = "memory", f"used more than {limits.memory_mb} MB"
+    elif b"x" in kinds:
+        status, detail = "error", _text(next(x for x in lines if x[:1] == b"x")[1:])
+    elif b"." not in kinds:
+        status, detail = "crashed", _exit_words(process["exit"])
+    elif process["exit"]:
+        status, detail = "error", _exit_words(process["exit"])
+    used = {
+        "stdout": _text(streams[0]),
+        "stderr": _text(streams[1]),
+        "cpu_seconds": sum(p["cpu_seconds"] for p in report["processes"]),
+        "wall_seconds": report["wall_seconds"],
+        "max_memory_mb": max(p["max_memory_bytes"] for p in report["processes"]) / (1 << 20),
+    }
+    return _judge(program, status, detail, lines, **used)
+
+
+def _judge(
+    program: Program, status: Status, detail: str, lines: list[bytes], **used: Any
+) -> ProgramResult:
+    """The result, with an entry for each call and test whether it was reached or not."""
+    outcomes = [_outcome(line) for line in lines if line[:1] in (b"v", b"e", b"m")]
+    missing = CallOutcome(error=f"not reached: {detail or status}")
+    outcomes += [missing] * (len(program.calls) - len(outcomes))
+    answers = {b"p": True, b"f": False, b"g": None}
+    verdicts = [answers[line[:1]] for line in lines if line[:1] in answers]
+    verdicts += [False] * (len(program.tests) - len(verdicts))
+    return ProgramResult(
+        status,
+        detail,
+        tuple(outcomes[: len(program.calls)]),
+        tuple(verdicts[: len(program.tests)]),
+        **used,
+    )
+
+
+def _outcome(line: bytes) -> CallOutcome:
+    if line[:1] != b"v":
+        return CallOutcome(error=_text(line[1:]) or "out of memory")
+    try:
+        return CallOutcome(plain_data.loads(line[1:]))
+    except plain_data.Malformed as error:
+        return CallOutcome(error=f"a malformed value: {error}")
+
+
+def _exit_words(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exited with status {code}"
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
