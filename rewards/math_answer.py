@@ -1000,9 +1000,9 @@ class _Evaluator:
             if self._take(opening):
                 value = self._sum()
                 self._need(closing)
-                if opening == "|":
-                    value = abs(value)
-                return value
+                if opening != "|":
+                    return value
+                return abs(value) if isinstance(value, Fraction) else complex(abs(value))
         self._at += 1
         if token[:1].isdigit() or token[:1] == ".":
             return self._number_or_mixed(token)
