@@ -51,6 +51,12 @@ class RewardDescription:
     is_pure: bool
     runs_in_trainer: bool
 
+    @classmethod
+    def from_reply(cls, reply: Mapping[str, Any]) -> RewardDescription:
+        """From what a worker reports: JSON has no tuples."""
+        lists = {name: tuple(reply[name]) for name in ("required", "optional")}
+        return cls(**{**reply, **lists})
+
     def wants(self, column: str) -> bool:
         """Whether a column has to be passed to it."""
         return self.reads_kwargs or column in self.required or column in self.optional
