@@ -203,7 +203,7 @@ def _weights(sources: Sequence[DatasetSource], sizes: Sequence[int], step: int) 
 
 def _whole_numbers(owed: _Array, total: int) -> _Array:
     """Whole numbers near `owed`, none negative, that add up to `total`."""
-    counts = np.maximum(np.floor(owed + 1e-9).astype(int), 0)
+    counts: _Array = np.maximum(np.floor(owed + 1e-9).astype(int), 0)
     while counts.sum() < total:
         counts[np.argmax(owed - counts)] += 1
     while counts.sum() > total:

@@ -32,6 +32,7 @@ def train_and_save(
     *,
     artifact: str = "model",
     figures: Callable[[], dict[str, Any]] = dict,
+    part: str = "",
 ) -> dict[str, Any]:
     """Train, from the last complete checkpoint where there is one, and store the model.
 
@@ -41,24 +42,28 @@ def train_and_save(
         artifact: folder to store it as, `model` or `reward_model`.
         figures: called after training; what the stage adds to the details. It may finish other
             artifacts of the stage, since `artifact` is written last.
+        part: name of one of several trainings of a stage, which keeps checkpoints and metrics of
+            its own.
 
     Returns:
         Details of the stage: optimizer steps, rows, the last loss and those of `figures`.
     """
     is_main = trainer.accelerator.is_main_process
-    trainer.add_callback(MetricsFile(context.output_dir / "metrics.jsonl"))
+    checkpoints = context.checkpoints_dir / part
+    metrics = f"{part}_metrics.jsonl" if part else "metrics.jsonl"
+    trainer.add_callback(MetricsFile(context.output_dir / metrics))
     trainer.add_callback(Progress(context.on_progress))
     if is_main:
-        remove_incomplete_checkpoints(context.checkpoints_dir)
+        remove_incomplete_checkpoints(checkpoints)
     trainer.accelerator.wait_for_everyone()
     with missing_gradient_is_an_error():
-        steps = _train(trainer, last_complete_checkpoint(context.checkpoints_dir))
+        steps = _train(trainer, last_complete_checkpoint(checkpoints))
         details = {"steps": steps, "train_loss": _last(trainer, "loss"), **figures()}
     if is_main:
         write_details(context.output_dir, details)
     save_model_artifact(trainer, context.output_dir, tokenizer, model_args, name=artifact)
     if is_main:  # optimizer states are of no use any more, and large
-        shutil.rmtree(context.checkpoints_dir, ignore_errors=True)
+        shutil.rmtree(checkpoints, ignore_errors=True)
     return details
 
 

@@ -212,7 +212,9 @@ def load_scorer(path: str, model_args: ModelArguments, seed: int) -> tuple[PreTr
     scorer_args.lora_task_type = "SEQ_CLS"
     model = load_weights(base_model_path(path), scorer_args, trainable=True, architecture=_SCORER)
     if is_adapter_folder(path):
-        model = PeftModel.from_pretrained(model, path).merge_and_unload()
+        merged, _ = load_policy(path, model_args, trainable=False)
+        body = getattr(merged, merged.base_model_prefix).state_dict()
+        getattr(model, model.base_model_prefix).load_state_dict(body)
     return model, get_peft_config(scorer_args)
 
 
