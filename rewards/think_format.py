@@ -1,8 +1,9 @@
 """Format reward: 1.0 for a response that thinks first and then answers, else 0.0.
 
-This file stands alone: it imports neither a sibling nor `trl_r1`, so it can be copied next to any script and
-passed to `trl.GRPOTrainer(reward_funcs=...)`. `trl_r1.reasoning_format` builds on it, so the template, the
-parser and this reward can't disagree. It gives no partial credit: a policy finds every partial credit there is.
+This file stands alone: it imports neither a sibling nor `trl_r1`, so it can be copied next to any
+script and passed to `trl.GRPOTrainer(reward_funcs=...)`. `trl_r1.reasoning_format` builds on it, so
+the template, the parser and this reward can't disagree. It gives no partial credit: a policy finds
+every partial credit there is. There is no regular expression in it, so nothing backtracks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class ResponseParts:
     """A response taken apart.
 
     Attributes:
-        reasoning: text inside `<think> </think>`, stripped; None where there is no closed reasoning.
+        reasoning: text inside `<think> </think>`, stripped; None where there is no closed
+            reasoning.
         answer: the final answer, stripped; None where there is none.
         fault: why the response is not well-formed, in a few words; None for a well-formed one.
     """
@@ -33,15 +35,21 @@ class ResponseParts:
         return self.fault is None
 
 
-def split_response(text: str, profile: str = "answer_tags", prefilled: bool = False) -> ResponseParts:
+def split_response(
+    text: str, profile: str = "answer_tags", prefilled: bool = False
+) -> ResponseParts:
     """Take a response apart into reasoning and answer, in time linear in its length.
+
+    A malformed response may still have an answer, for graders that forgive; never one that stands
+    in reasoning, closed or not.
 
     Args:
         text: the completion as generated.
-        profile: `answer_tags`, for `<think>..</think> <answer>..</answer>` (the R1-Zero template, paper section
-            2.2), or `think_then_text`, for `<think>..</think>` and then the answer in plain text (R1's output).
-        prefilled: the prompt already ended with `<think>`, so the completion starts inside the reasoning. A
-            completion that repeats the opener is accepted too.
+        profile: `answer_tags`, for `<think>..</think> <answer>..</answer>` (the R1-Zero template,
+            paper section 2.2), or `think_then_text`, for `<think>..</think>` and then the answer in
+            plain text (R1's output).
+        prefilled: the prompt already ended with `<think>`, so the completion starts inside the
+            reasoning. A completion that repeats the opener is accepted too.
 
     Raises:
         ValueError: for a profile that is not one of `PROFILES`.
@@ -53,43 +61,54 @@ def split_response(text: str, profile: str = "answer_tags", prefilled: bool = Fa
         body = THINK_OPEN + body
     head, has_close, tail = body.partition(THINK_CLOSE)
     before_open, has_open, reasoning = head.partition(THINK_OPEN)
-    tail = tail.strip()
-    answer: str | None = tail or None
-    fault: str | None = None
+    is_closed = bool(has_open and has_close)
     if profile == "answer_tags":
-        # The answer span is looked for even in a malformed response: a lenient score may still want it.
-        span = tail if has_close else body
-        before_answer, has_answer_open, rest = span.partition(ANSWER_OPEN)
-        inner, has_answer_close, junk = rest.partition(ANSWER_CLOSE)
-        answer = inner.strip() or None if has_answer_open and has_answer_close else None
-        if not (has_answer_open and has_answer_close):
-            fault = "no closed <answer>"
-        elif before_answer.strip() or junk.strip():
-            fault = "text around <answer>"
-        elif answer is None:
-            fault = "empty answer"
-        elif any(tag in inner for tag in (ANSWER_OPEN, THINK_OPEN, THINK_CLOSE)):
-            fault = "tag inside the answer"
-    elif answer is None:
-        fault = "empty answer"
-    elif any(tag in tail for tag in (THINK_OPEN, THINK_CLOSE)):
-        fault = "tag inside the answer"
-    if not (has_open and has_close):
+        # Without any think tag the whole text may hold an answer.
+        answer, answer_fault = _tagged_answer(body if not (has_open or has_close) else tail)
+    else:
+        answer, answer_fault = _plain_answer(tail)
+    fault: str | None = answer_fault
+    if not is_closed:
         fault = "no closed <think>"
     elif before_open.strip():
         fault = "text before <think>"
-    elif not reasoning.strip():
+    elif not any(map(str.isalnum, reasoning)):
+        # Dots or zero-width characters between the tags are no reasoning either.
         fault = "empty reasoning"
     elif THINK_OPEN in reasoning:
         fault = "nested <think>"
     elif profile == "answer_tags" and (ANSWER_OPEN in reasoning or ANSWER_CLOSE in reasoning):
         fault = "answer tag inside the reasoning"
     return ResponseParts(
-        reasoning=(reasoning.strip() or None) if has_open and has_close else None, answer=answer, fault=fault
+        reasoning=(reasoning.strip() or None) if is_closed else None, answer=answer, fault=fault
     )
 
 
 PROFILES = ("answer_tags", "think_then_text")
+
+
+def _tagged_answer(text: str) -> tuple[str | None, str | None]:
+    """The answer between answer tags, and what is wrong with how it stands there."""
+    before, has_open, rest = text.partition(ANSWER_OPEN)
+    inner, has_close, junk = rest.partition(ANSWER_CLOSE)
+    if not (has_open and has_close):
+        return None, "no closed <answer>"
+    answer = inner.strip() or None
+    if before.strip() or junk.strip():
+        return answer, "text around <answer>"
+    if answer is None:
+        return None, "empty answer"
+    has_tag = any(tag in inner for tag in (ANSWER_OPEN, THINK_OPEN, THINK_CLOSE))
+    return answer, "tag inside the answer" if has_tag else None
+
+
+def _plain_answer(text: str) -> tuple[str | None, str | None]:
+    """The answer as plain text, and what is wrong with it."""
+    answer = text.strip() or None
+    if answer is None:
+        return None, "empty answer"
+    has_tag = THINK_OPEN in answer or THINK_CLOSE in answer
+    return answer, "tag inside the answer" if has_tag else None
 
 
 def completion_text(completion: Any) -> str:
@@ -100,7 +119,8 @@ def completion_text(completion: Any) -> str:
         return completion
     content = completion[-1].get("content") if completion else None
     if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(part for part in parts if isinstance(part, str))
     return content or ""
 
 
@@ -118,5 +138,6 @@ def think_format_reward(
         B floats, 1.0 for a well-formed response.
     """
     return [
-        float(split_response(completion_text(c), profile, prefilled).is_well_formed) for c in completions
+        float(split_response(completion_text(c), profile, prefilled).is_well_formed)
+        for c in completions
     ]
