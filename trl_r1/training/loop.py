@@ -53,11 +53,12 @@ def train_and_save(
     metrics = f"{part}_metrics.jsonl" if part else "metrics.jsonl"
     trainer.add_callback(MetricsFile(context.output_dir / metrics))
     trainer.add_callback(Progress(context.on_progress))
+    num_processes = trainer.accelerator.num_processes
     if is_main:
-        remove_incomplete_checkpoints(checkpoints)
+        remove_incomplete_checkpoints(checkpoints, num_processes)
     trainer.accelerator.wait_for_everyone()
     with missing_gradient_is_an_error():
-        steps = _train(trainer, last_complete_checkpoint(checkpoints))
+        steps = _train(trainer, last_complete_checkpoint(checkpoints, num_processes))
         details = {"steps": steps, "train_loss": _last(trainer, "loss"), **figures()}
     if is_main:
         write_details(context.output_dir, details)
