@@ -65,6 +65,13 @@ _R1_SYSTEM_PROMPT = (
 )
 
 
+_EXAMPLE = (
+    "Sue has 2 pens and gets 1 more. How many pens does Sue have?",
+    "2 + 1 = 3",
+    "\\boxed{3}",
+)
+
+
 @dataclass(frozen=True)
 class ReasoningFormat:
     """How a question is put to the model and what a response looks like.
@@ -76,6 +83,8 @@ class ReasoningFormat:
             it.
         is_prefilled: the generation prompt ends with `<think>` and a newline.
         separator: text around the reasoning and before the answer in rendered targets.
+        examples: (question, reasoning, answer) of turns that come before the question, for models
+            that take a format from an example and not from a description.
     """
 
     name: str
@@ -83,12 +92,17 @@ class ReasoningFormat:
     system_prompt: str | None = None
     is_prefilled: bool = False
     separator: str = "\n"
+    examples: tuple[tuple[str, str, str], ...] = ()
 
     def prompt(self, question: str) -> list[Message]:
         """Messages of a reasoning prompt: the system prompt, where there is one, and the
         question."""
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        return [*system, {"role": "user", "content": question}]
+        turns: list[Message] = []
+        for asked, reasoning, answer in self.examples:
+            turns.append({"role": "user", "content": asked})
+            turns.append({"role": "assistant", "content": self.render(reasoning, answer)})
+        return [*system, *turns, {"role": "user", "content": question}]
 
     def render(self, reasoning: str, answer: str) -> str:
         """A well-formed response, as an SFT target: always with the opener, prefilled or not."""
@@ -120,6 +134,8 @@ FORMATS: dict[str, ReasoningFormat] = {
         # R1's own output: thinking in tags, then plain text with the checkable answer boxed.
         ReasoningFormat("r1", "think_then_text", _R1_SYSTEM_PROMPT),
         ReasoningFormat("r1_prefilled", "think_then_text", _R1_SYSTEM_PROMPT, is_prefilled=True),
+        # The same shown by an example, for models too small to follow a system prompt.
+        ReasoningFormat("r1_example", "think_then_text", is_prefilled=True, examples=(_EXAMPLE,)),
     )
 }
 

@@ -28,6 +28,8 @@ TASKS: dict[str, str] = {
     "word_problems": "trl_r1.tasks.word_problems",
     "gsm8k": "trl_r1.tasks.gsm8k",
     "reasoning_gym": "trl_r1.tasks.gym",
+    "general_chat": "trl_r1.tasks.general_chat",
+    "general_chat_preferences": "trl_r1.tasks.general_chat_preferences",
 }
 
 
