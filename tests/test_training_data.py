@@ -98,6 +98,14 @@ def test_general_prompts_appear_only_from_their_step(make_source: Any, tmp_path:
     assert by_step[3:] == [{"sums": 6, "talk": 2}] * 4
 
 
+def test_a_source_without_a_share_gets_what_is_left(make_source: Any, tmp_path: Path) -> None:
+    sources = [make_source("sums", 40), make_source("talk", 9, share=0.25, from_step=1)]
+    steps = plan(tmp_path, per_device_train_batch_size=16, num_generations=2)  # 8 prompts a step
+    rows, _ = schedule_prompts(sources, FMT, 0, steps, max_steps=3)
+    by_step = [counts(rows.select(range(8 * i, 8 * i + 8))) for i in range(3)]
+    assert by_step == [{"sums": 8}, {"sums": 6, "talk": 2}, {"sums": 6, "talk": 2}]
+
+
 def test_uneven_shares_hold_over_time(make_source: Any, tmp_path: Path) -> None:
     sources = [make_source("sums", 40, share=0.9), make_source("talk", 9, share=0.1)]
     steps = plan(tmp_path, per_device_train_batch_size=8, num_generations=2)  # 4 prompts a step

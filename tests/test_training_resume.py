@@ -179,3 +179,13 @@ def test_a_half_written_checkpoint_is_passed_over(tmp_path: Path) -> None:
             (folder / "trainer_state.json").write_text(text)
     assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
     assert last_complete_checkpoint(tmp_path / "none") is None
+
+
+def test_a_checkpoint_that_lacks_a_process_is_passed_over(tmp_path: Path) -> None:
+    for step, ranks in ((2, (0, 1)), (4, (0,))):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
+        for rank in ranks:
+            (folder / f"rng_state_{rank}.pth").touch()
+    assert last_complete_checkpoint(tmp_path, num_processes=2) == tmp_path / "checkpoint-2"

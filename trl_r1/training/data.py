@@ -61,26 +61,33 @@ def _load_all(sources: Sequence[DatasetSource], fmt: ReasoningFormat) -> list[Da
 
 def _mixture_counts(sizes: Sequence[int], shares: Sequence[float | None]) -> list[int]:
     """Rows to take of each source."""
-    wrong = [share for share in shares if share is not None and not 0 < share <= 1]
-    if wrong:
-        raise ValueError(f"datasets: share {wrong[0]} is not between 0 and 1")
-    shared = sum(share for share in shares if share is not None)
+    shared = _check_shares(shares)
     free = sum(size for size, share in zip(sizes, shares, strict=True) if share is None)
     if free:
-        if shared >= 1:
-            raise ValueError(
-                f"datasets: the shares add up to {shared:g}, which leaves nothing to the sources "
-                "without a share; lower them, or give every source a share"
-            )
         total = free / (1 - shared)
     else:
-        if not math.isclose(shared, 1.0, abs_tol=1e-6):
-            raise ValueError(f"datasets: the shares add up to {shared:g}, not to 1")
         total = min(size / share for size, share in zip(sizes, shares, strict=True) if share)
     return [
         size if share is None else max(1, round(total * share))
         for size, share in zip(sizes, shares, strict=True)
     ]
+
+
+def _check_shares(shares: Sequence[float | None]) -> float:
+    """The sum of the shares. Raises ValueError where they don't add up."""
+    wrong = [share for share in shares if share is not None and not 0 < share <= 1]
+    if wrong:
+        raise ValueError(f"datasets: share {wrong[0]} is not between 0 and 1")
+    shared = sum(share for share in shares if share is not None)
+    if None not in shares:
+        if not math.isclose(shared, 1.0, abs_tol=1e-6):
+            raise ValueError(f"datasets: the shares add up to {shared:g}, not to 1")
+    elif shared >= 1:
+        raise ValueError(
+            f"datasets: the shares add up to {shared:g}, which leaves nothing to the sources "
+            "without a share; lower them, or give every source a share"
+        )
+    return shared
 
 
 def _with_same_columns(tables: Sequence[Dataset]) -> list[Dataset]:
@@ -148,8 +155,8 @@ def schedule_prompts(
     """The prompts of an RL run in the exact order of use, for `shuffle_dataset=False`.
 
     Each batch of completions draws from the sources that have begun by its optimizer step, by
-    their shares (by their sizes where none has one). A source is gone through in random order, and
-    again in another order when it is used up.
+    their shares; those without a share divide what is left by their sizes. A source is gone
+    through in random order, and again in another order when it is used up.
 
     Args:
         sources: at least one; `from_step` says when a source begins.
@@ -165,6 +172,7 @@ def schedule_prompts(
         ValueError: no source, no rows, shares that don't add up, or none that begins at step 0.
     """
     tables = _load_all(sources, fmt)
+    _check_shares([source.share for source in sources])
     if not any(source.from_step <= 0 for source in sources):
         raise ValueError("datasets: no source begins at step 0; set `from_step: 0` on one")
     sizes = [len(table) for table in tables]
@@ -189,16 +197,13 @@ def schedule_prompts(
 def _weights(sources: Sequence[DatasetSource], sizes: Sequence[int], step: int) -> _Array:
     """Each source's part of a batch at an optimizer step; 0 for one that has not begun."""
     has_begun = np.array([source.from_step <= step for source in sources])
-    shares = [source.share for source in sources]
-    if any(share is not None for share in shares):
-        if any(share is None for share in shares):
-            raise ValueError("datasets: in RL either every source has a share or none")
-        weights = np.array(shares, dtype=float)
-    else:
-        weights = np.array(sizes, dtype=float)
-    weights = np.where(has_begun, weights, 0.0)
-    total = weights.sum()
-    return np.asarray(weights / total)
+    shares = np.array([source.share or 0.0 for source in sources]) * has_begun
+    free = np.array(sizes, dtype=float) * has_begun
+    free[[source.share is not None for source in sources]] = 0.0
+    if free.any():
+        free *= (1 - shares.sum()) / free.sum()
+    weights: _Array = shares + free
+    return np.asarray(weights / weights.sum())
 
 
 def _whole_numbers(owed: _Array, total: int) -> _Array:
