@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -27,6 +28,7 @@ _FIRST_CHUNK_UNITS = 8
 # A reward that has graded nothing yet and has been killed this often is itself at fault.
 _MAX_KILLS_BEFORE_FIRST_GRADE = 8
 _MAX_ROWS_NAMED = 4
+_ROW = re.compile(r" at row (\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Job:
         return f"reward {name!r} ({self.reward.use})" if name else f"reward {self.reward.use!r}"
 
     def take(self, num_workers: int, worker_is_new: bool) -> list[Unit]:
-        """Units for an idle worker; whole prompt groups where they are small enough.
+        """Units for an idle worker; whole prompt groups where there is work for all workers.
 
         A group's rows go to one worker, so that its gold answer is parsed once.
         """
@@ -135,13 +137,11 @@ class Job:
         if not self.queue:
             return []
         speed = self.record.seconds_per_unit
-        num_units = int(_CHUNK_SECONDS / speed) if speed else _FIRST_CHUNK_UNITS
-        num_units = max(1, min(num_units, -(-len(self.queue) // num_workers)))
-        units = [self.queue.popleft()]
-        while self.queue and len(units) < 2 * num_units:
-            if len(units) >= num_units and self.queue[0].group != units[-1].group:
-                break
-            if num_units == 1:
+        num_units = max(1, int(_CHUNK_SECONDS / speed) if speed else _FIRST_CHUNK_UNITS)
+        share = -(-len(self.queue) // num_workers)
+        units = [self.queue.popleft() for _ in range(min(num_units, share))]
+        while len(units) < min(2 * num_units - 1, share):
+            if self.queue[0].group != units[-1].group:
                 break
             units.append(self.queue.popleft())
         return units
@@ -200,11 +200,11 @@ class Job:
             self.future.set_result(outcomes)
 
     def _take_error(self, unit: Unit, result: Mapping[str, Any]) -> None:
-        where = f" ({result['where']})" if result.get("where") else ""
         if result["where"]:
-            message = f"{self.label} raised {result['message']}{where}"
+            message = f"{self.label} raised {result['message']} ({result['where']})"
         else:
-            message = str(result["message"])
+            # It counts rows within the call; here those of the batch are what can be looked up.
+            message = _ROW.sub(lambda match: f" for {_row_of(unit, match)}", str(result["message"]))
         message += f"; at {_rows_in_words(unit)} of {self.num_rows} of the batch"
         if self.limits.on_error == "raise":
             self.fail(RewardError(message))
@@ -235,6 +235,11 @@ class Job:
             "; ".join(shown),
             f"; and {more} more" if more else "",
         )
+
+
+def _row_of(unit: Unit, match: re.Match[str]) -> str:
+    row = int(match[1])
+    return f"row {unit.rows[row]}" if row < len(unit.rows) else match[0].strip()
 
 
 def _rows_in_words(unit: Unit) -> str:

@@ -15,13 +15,11 @@ from typing import Any
 from trl_r1.verification.units import Outcome, Unit, merge_twins
 from trl_r1.verification.verdict_cache import VerdictCache
 
-# Share of the batch's rows with each verdict, as metrics `rewards/<name>/<key>`.
+# Share of the batch's rows with these verdicts, as metrics `rewards/<name>/<key>`.
 _METRICS = {
-    "not_gradable": "not gradable",
-    "timed_out": "timed out",
-    "out_of_memory": "out of memory",
-    "crashed": "crashed",
-    "error": "error",
+    "not_gradable": ("not gradable", "error"),
+    "timed_out": ("timed out",),
+    "crashed": ("crashed", "out of memory"),
 }
 
 
@@ -148,10 +146,11 @@ class PendingRewards:
         if self._log_metric is None or not self._rows:
             return
         num_rows = len(self._rows)
-        for key, verdict in _METRICS.items():
-            share = self.verdicts.count(verdict) / num_rows
-            self._log_metric(f"rewards/{self._name}/{key}", share)
-        self._log_metric(f"rewards/{self._name}/cached", self._num_cached / num_rows)
+        for key, verdicts in _METRICS.items():
+            num_met = sum(self.verdicts.count(verdict) for verdict in verdicts)
+            self._log_metric(f"rewards/{self._name}/{key}", num_met / num_rows)
+        if self._cache is not None:
+            self._log_metric(f"rewards/{self._name}/cached", self._num_cached / num_rows)
 
 
 def _salt(constants: bytes) -> bytes:
