@@ -53,7 +53,7 @@ def code_tests_reward(
 
     Raises:
         ValueError: an unknown `score`.
-        SandboxUnavailable: this machine can't isolate programs.
+        SandboxUnavailableError: this machine can't isolate programs.
     """
     if score not in ("all", "share"):
         raise ValueError(f"code_tests_reward: score is {score!r}; it is 'all' or 'share'")

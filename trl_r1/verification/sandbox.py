@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from trl_r1.verification.isolation import plain_data
-from trl_r1.verification.sandbox_worker import SandboxUnavailable, SandboxWorker
+from trl_r1.verification.sandbox_worker import SandboxUnavailableError, SandboxWorker
 
 __all__ = [
     "Call",
@@ -31,7 +31,9 @@ __all__ = [
     "Program",
     "ProgramResult",
     "Sandbox",
-    "SandboxUnavailable",
+    "SandboxUnavailableError",
+    "Status",
+    "result_of_lines",
     "shared_sandbox",
 ]
 
@@ -72,6 +74,14 @@ class Call:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
 
+    def encode(self) -> tuple[str, str]:
+        """Name and encoded arguments.
+
+        Raises:
+            TypeError: an argument is not plain data.
+        """
+        return self.name, plain_data.dumps([list(self.args), self.kwargs]).decode()
+
 
 @dataclass(frozen=True)
 class CallOutcome:
@@ -88,17 +98,19 @@ class Program:
     Attributes:
         code: Python source.
         stdin: with neither calls nor tests, the code runs as a script with this standard input.
-        calls: the code is loaded as a module and these calls are made, in one process.
+        calls: the code is loaded as a module and these calls are made, in one process. A string is
+            an expression that the program's process evaluates: it shows the program all it says.
+        setup: source run in the module after the code and before the calls, or beside the tests; it
+            makes inputs, and must not hold expected outputs.
         tests: sources of tests, run one by one in a second process that never holds the code; names
             they don't define stand for the program's functions, which take and return plain data.
-        test_setup: source run before the tests, beside them.
     """
 
     code: str
     stdin: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[Call | str, ...] = ()
     tests: tuple[str, ...] = ()
-    test_setup: str = ""
+    setup: str = ""
 
     def __post_init__(self) -> None:
         if self.calls and self.tests:
@@ -152,7 +164,7 @@ class Sandbox:
             then read this user's files and more. Never the default.
 
     Raises:
-        SandboxUnavailable: where the kernel can't isolate and `allow_unisolated` is not set.
+        SandboxUnavailableError: where the kernel can't isolate and `allow_unisolated` is not set.
     """
 
     def __init__(
@@ -167,14 +179,14 @@ class Sandbox:
         self.limits = limits or Limits()
         bwrap = shutil.which("bwrap") if bubblewrap else None
         if bubblewrap is True and bwrap is None:
-            raise SandboxUnavailable("bubblewrap is asked for, but `bwrap` is not on the path")
+            raise SandboxUnavailableError("bubblewrap is asked for, but `bwrap` is not on the path")
         self._workers = [SandboxWorker(bwrap, allow_unisolated) for _ in range(num_workers)]
         self._idle: queue.SimpleQueue[SandboxWorker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="sandbox")
         self._finalizer = weakref.finalize(self, _close, self._workers, self._threads, os.getpid())
         try:
             self.layers = self._workers[0].start()
-        except SandboxUnavailable:
+        except SandboxUnavailableError:
             self._finalizer()
             raise
         for worker in self._workers:
@@ -184,7 +196,7 @@ class Sandbox:
         """Run programs, `num_workers` at a time; one result each, in order.
 
         Raises:
-            SandboxUnavailable: a worker can't be started again.
+            SandboxUnavailableError: a worker can't be started again.
             RuntimeError: the sandbox is closed.
         """
         if not self._finalizer.alive:
@@ -235,13 +247,11 @@ def shared_sandbox(
 def _run_on(worker: SandboxWorker, program: Program, limits: Limits) -> ProgramResult:
     job: dict[str, Any] = {"code": program.code}
     if program.tests:
-        tester = {"setup": program.test_setup, "tests": list(program.tests)}
+        tester = {"setup": program.setup, "tests": list(program.tests)}
         parts = [("test", tester, b""), ("serve", job, b"")]
     elif program.calls:
-        arguments = [
-            (c.name, plain_data.dumps([list(c.args), c.kwargs]).decode()) for c in program.calls
-        ]
-        parts = [("calls", {**job, "calls": arguments}, b"")]
+        calls = [c if isinstance(c, str) else c.encode() for c in program.calls]
+        parts = [("calls", {**job, "setup": program.setup, "calls": calls}, b"")]
     else:
         parts = [("script", job, program.stdin.encode("utf-8", "surrogateescape"))]
     settings = {
@@ -253,7 +263,9 @@ def _run_on(worker: SandboxWorker, program: Program, limits: Limits) -> ProgramR
     }
     outcome, streams = worker.run(parts, settings)
     if outcome is None:
-        return _judge(program, "crashed", "the sandbox worker was lost and is started again", [])
+        return result_of_lines(
+            program, "crashed", "the sandbox worker was lost and is started again", []
+        )
     return _read_outcome(program, limits, outcome, streams)
 
 
@@ -287,13 +299,20 @@ def _read_outcome(
         "wall_seconds": report["wall_seconds"],
         "max_memory_mb": max(p["max_memory_bytes"] for p in report["processes"]) / (1 << 20),
     }
-    return _judge(program, status, detail, lines, **used)
+    return result_of_lines(program, status, detail, lines, **used)
 
 
-def _judge(
+def result_of_lines(
     program: Program, status: Status, detail: str, lines: list[bytes], **used: Any
 ) -> ProgramResult:
-    """The result, with an entry for each call and test whether it was reached or not."""
+    """The result of a harness's report, an entry for each call and test, reached or not.
+
+    Args:
+        program: what ran.
+        status, detail: what it came to as a whole.
+        lines: the report (see `isolation/harness.py`), without line ends.
+        used: further fields of the result.
+    """
     outcomes = [_outcome(line) for line in lines if line[:1] in (b"v", b"e", b"m")]
     missing = CallOutcome(error=f"not reached: {detail or status}")
     outcomes += [missing] * (len(program.calls) - len(outcomes))
@@ -314,7 +333,7 @@ def _outcome(line: bytes) -> CallOutcome:
         return CallOutcome(error=_text(line[1:]) or "out of memory")
     try:
         return CallOutcome(plain_data.loads(line[1:]))
-    except plain_data.Malformed as error:
+    except plain_data.MalformedError as error:
         return CallOutcome(error=f"a malformed value: {error}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ _LOADER = (
 )
 
 
-class SandboxUnavailable(RuntimeError):
+class SandboxUnavailableError(RuntimeError):
     """The kernel can't isolate programs; the message says what is missing and what to do."""
 
 
@@ -47,7 +48,7 @@ class SandboxWorker:
         """Start the supervisor; the names of the layers in force.
 
         Raises:
-            SandboxUnavailable: it can't isolate.
+            SandboxUnavailableError: it can't isolate.
         """
         ours, theirs = socket.socketpair()
         arguments = [sys.executable, "-s", "-S", "-B", "-c", _LOADER, str(_FOLDER)]
@@ -55,7 +56,7 @@ class SandboxWorker:
             arguments = [self._bwrap, *_bwrap_options(), "--", *arguments]
         self._process = subprocess.Popen(
             arguments,
-            stdin=theirs,
+            stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             cwd="/",
@@ -74,7 +75,7 @@ class SandboxWorker:
         answer = received[0] if received else {"error": self._last_words()}
         if "error" in answer:
             self.stop()
-            raise SandboxUnavailable(_advice(answer["error"]))
+            raise SandboxUnavailableError(_advice(answer["error"]))
         layers = tuple(answer["layers"])
         return ("bubblewrap", *layers) if self._bwrap else layers
 
@@ -97,7 +98,7 @@ class SandboxWorker:
             None for an outcome where the supervisor was lost twice.
 
         Raises:
-            SandboxUnavailable: the job's process could not lock itself down, twice.
+            SandboxUnavailableError: the job's process could not lock itself down, twice.
         """
         with self._lock:
             problem = ""
@@ -115,7 +116,9 @@ class SandboxWorker:
                 problem = b" ".join(streams[1::3]).decode(errors="replace").strip()
                 problem = problem or f"not ready within {limits['wall_seconds']:g} s"
             if problem:
-                raise SandboxUnavailable(_advice(f"a program's process is not locked: {problem}"))
+                raise SandboxUnavailableError(
+                    _advice(f"a program's process is not locked: {problem}")
+                )
             return None, []
 
     def _exchange(
@@ -157,10 +160,8 @@ class SandboxWorker:
 
     @staticmethod
     def _kill(process: subprocess.Popen[bytes]) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it has ended by itself
         process.wait()
 
 
@@ -171,26 +172,25 @@ def _bwrap_options() -> list[str]:
         "--proc /proc --dev /dev --tmpfs /tmp",
     ]
     arguments = " ".join(options).split()
-    readable = [*view.library_folders(), str(_FOLDER / "isolation"), *_interpreter_paths()]
-    for path in readable:
-        arguments += ["--ro-bind", path, path]
+    for path in (*view.library_folders(), _FOLDER / "isolation", *_interpreter_paths()):
+        arguments += ["--ro-bind", str(path), str(path)]
     return [*arguments, "--chdir", "/"]
 
 
-def _interpreter_paths() -> list[str]:
-    """The interpreter, each link on the way to it, and the file that marks a virtual environment."""
+def _interpreter_paths() -> list[Path]:
+    """The interpreter, by name and behind its links, and a virtual environment's marker."""
     paths = [Path(sys.executable)]
     marker = Path(sys.prefix) / "pyvenv.cfg"
     if marker.is_file():
         paths.append(marker)
-    paths.append(Path(os.path.realpath(sys.executable)))
-    return [str(p) for p in dict.fromkeys(paths)]
+    paths.append(Path(sys.executable).resolve())
+    return list(dict.fromkeys(paths))
 
 
 def _advice(error: str) -> str:
     return (
-        f"this machine can't isolate programs: {error}. Namespaces need a kernel and container that "
-        "allow user namespaces (sysctl user.max_user_namespaces, "
+        f"this machine can't isolate programs: {error}. Namespaces need a kernel and container "
+        "that allow user namespaces (sysctl user.max_user_namespaces, "
         "kernel.apparmor_restrict_unprivileged_userns=0, or a container started with "
         "--security-opt seccomp=unconfined --security-opt systempaths=unconfined); Landlock needs "
         "Linux 5.13. Or use a remote backend, or pass allow_unisolated=True for programs you trust"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+from pathlib import Path
 from typing import Any
 
 from . import kernel, landlock, seccomp, view
+
 
 class Locks:
     """What a child needs to lock itself, prepared in the zygote.
@@ -28,8 +30,10 @@ class Locks:
         self.filter: seccomp.Filter | None = None
         try:
             self.filter = seccomp.Filter()
-            readable = ["/"] if is_isolated else view.library_folders()
-            self.ruleset = landlock.open_ruleset(readable, list(view.DEVICES))
+            readable = [Path("/")] if is_isolated else view.library_folders()
+            self.ruleset = landlock.open_ruleset(
+                readable, [Path(device) for device in view.DEVICES]
+            )
         except (OSError, ValueError):
             if is_isolated:
                 raise

@@ -17,6 +17,9 @@ import ast
 import atexit
 import builtins
 import contextlib
+import functools
+import importlib
+import io
 import json
 import os
 import random
@@ -30,21 +33,32 @@ from . import plain_data
 
 _REPORT, _LINK_IN, _LINK_OUT = 3, 4, 5
 _MAX_FRAME = 8 << 20
+# Tests use these without importing them, as they run beside programs that do.
+# fmt: off
+_MODULES_OF_TESTS = [
+    "collections", "copy", "datetime", "functools", "itertools", "json", "math", "operator",
+    "random", "re", "string", "sys",
+]
+# fmt: on
 
 
 def run(role: str, job: dict[str, Any]) -> int:
     """Run the job; the exit status of the process."""
     random.seed(0)  # a program that draws at random is graded the same each time
     # The zygote's streams stand for other descriptors' buffers.
-    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdin = io.TextIOWrapper(_buffered(0, "rb"), "utf-8", "surrogateescape")
+    sys.stdout = io.TextIOWrapper(_buffered(1, "wb"), "utf-8", "backslashreplace")
+    sys.stderr = io.TextIOWrapper(_buffered(2, "wb"), "utf-8", "backslashreplace")
     status = _ROLES[role](job)
     with contextlib.suppress(Exception):  # a stream the program closed or replaced
         sys.stdout.flush()
     with contextlib.suppress(Exception):  # likewise
         sys.stderr.flush()
     return status
+
+
+def _buffered(fd: int, mode: str) -> Any:
+    return os.fdopen(fd, mode, closefd=False)
 
 
 def _report(kind: str, text: str | bytes = b"", write: Callable[..., int] = os.write) -> None:
@@ -93,9 +107,11 @@ def _run_script(job: dict[str, Any]) -> int:
     return status & 0xFF
 
 
-def _try_load(code: str) -> types.ModuleType | None:
+def _try_load(code: str, setup: str = "") -> types.ModuleType | None:
     try:
-        return _load(code, "solution")
+        module = _load(code, "solution")
+        exec(compile(setup, "<setup>", "exec"), module.__dict__)
+        return module
     except MemoryError:
         _report("m")
     except BaseException as error:  # noqa: BLE001 - also SystemExit: a program that ends is no module
@@ -104,26 +120,42 @@ def _try_load(code: str) -> types.ModuleType | None:
 
 
 def _run_calls(job: dict[str, Any]) -> int:
-    calls = [(name, plain_data.loads(arguments)) for name, arguments in job["calls"]]
-    module = _try_load(job["code"])
+    calls = [call if isinstance(call, str) else _decoded(*call) for call in job["calls"]]
+    module = _try_load(job["code"], job["setup"])
     if module is None:
         return 1
-    for name, (args, kwargs) in calls:
-        _report(*_call(module, name, args, kwargs))
+    for call in calls:
+        if isinstance(call, str):
+            _report(*_outcome_of(functools.partial(eval, call, module.__dict__)))
+        else:
+            _report(*_call(module, *call))
     _report(".")
     return 0
+
+
+def _decoded(name: str, arguments: str) -> tuple[str, list[Any], dict[str, Any]]:
+    args, kwargs = plain_data.loads(arguments)
+    return name, args, kwargs
 
 
 def _call(
     module: types.ModuleType, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[str, bytes | str]:
-    try:
+    def call() -> Any:
         target: Any = module
-        for part in name.split("."):
+        *owners, last = name.split(".")
+        for part in owners:
             target = getattr(target, part)
-            if isinstance(target, type) and part != name.split(".")[-1]:
+            if isinstance(target, type):  # `Solution.solve`: a method of a fresh instance
                 target = target()
-        return "v", plain_data.dumps(target(*args, **kwargs))
+        return getattr(target, last)(*args, **kwargs)
+
+    return _outcome_of(call)
+
+
+def _outcome_of(call: Callable[[], Any]) -> tuple[str, bytes | str]:
+    try:
+        return "v", plain_data.dumps(call())
     except MemoryError:
         return "m", b""
     except BaseException as error:  # noqa: BLE001 - whatever the program raises fails this call
@@ -191,7 +223,7 @@ class _StandIn:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             arguments = plain_data.dumps([list(args), kwargs])
-        except plain_data.NotPlain as error:
+        except plain_data.NotPlainError as error:
             raise _NotGradable(f"arguments of {self._name}: {error}") from None
         try:
             _write_frame(_LINK_OUT, self._name.encode() + b"\n" + arguments)
@@ -233,7 +265,8 @@ def _run_tests(job: dict[str, Any]) -> int:
     namespace: dict[str, Any] = {"__name__": "tests"}
     trees = [ast.parse(source) for source in (job["setup"], *job["tests"])]
     for name in _undefined_names(trees):
-        namespace[name] = _StandIn(name)
+        is_module = name in _MODULES_OF_TESTS
+        namespace[name] = importlib.import_module(name) if is_module else _StandIn(name)
     exec(compile(trees[0], "<setup>", "exec"), namespace)
     for number, tree in enumerate(trees[1:]):
         _report(*_run_test(tree, number, namespace))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from pathlib import Path
 
 from . import kernel
 
@@ -28,7 +29,7 @@ def abi_version() -> int:
         return 0
 
 
-def open_ruleset(readable: list[str], writable: list[str]) -> int:
+def open_ruleset(readable: list[Path], writable: list[Path]) -> int:
     """A ruleset's descriptor: everything beneath `readable` may be read, `writable` files written.
 
     Raises:
@@ -49,13 +50,13 @@ def open_ruleset(readable: list[str], writable: list[str]) -> int:
     return ruleset
 
 
-def _allow_beneath(ruleset: int, path: str, access: int) -> None:
+def _allow_beneath(ruleset: int, path: Path, access: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        if not os.path.isdir(path):
+        if not path.is_dir():
             access &= ~_READ_DIR
         rule = ctypes.create_string_buffer(struct.pack("=Qi", access, fd), 12)
         kernel.syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, rule, 0)

@@ -1,7 +1,7 @@
 """Plain data on the wire: JSON with tags, the only thing that leaves a program.
 
-Encoding happens beside untrusted code and may be subverted; decoding trusts nothing. What arrives is
-rebuilt out of the built-in types below and no other, so an object with an `__eq__` of its own, a
+Encoding happens beside untrusted code and may be subverted; decoding trusts nothing. What arrives
+is rebuilt out of the built-in types below and no other, so an object with an `__eq__` of its own, a
 `str` that lies or a pickle can't come out. Left out on purpose: instances of classes, functions,
 modules.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 _SAFE_INT = 1 << 53
@@ -18,11 +18,11 @@ _MAX_DEPTH = 200
 _MAX_COLLISIONS = 32
 
 
-class NotPlain(TypeError):
+class NotPlainError(TypeError):
     """A value that plain data can't stand for."""
 
 
-class Malformed(ValueError):
+class MalformedError(ValueError):
     """Bytes that are no encoding of plain data, or are built to be costly."""
 
 
@@ -32,7 +32,7 @@ def dumps(value: Any) -> bytes:
     Subclasses of built-in types are sent as the built-in type; iterators are used up.
 
     Raises:
-        NotPlain: for anything else, or nesting deeper than 200.
+        NotPlainError: for anything else, or nesting deeper than 200.
     """
     return json.dumps(_encode(value, 0), separators=(",", ":")).encode("ascii")
 
@@ -41,12 +41,12 @@ def loads(data: bytes | str) -> Any:
     """The value that was encoded. A `range` and an iterator come back as such.
 
     Raises:
-        Malformed: for anything that `dumps` would not have written.
+        MalformedError: for anything that `dumps` would not have written.
     """
     try:
         return _decode(json.loads(data, parse_int=_short_int, parse_constant=_no_constant), 0)
     except (ValueError, TypeError, RecursionError, OverflowError, KeyError) as error:
-        raise Malformed(f"{type(error).__name__}: {error}"[:200]) from None
+        raise MalformedError(f"{type(error).__name__}: {error}"[:200]) from None
 
 
 def _short_int(text: str) -> int:
@@ -61,7 +61,7 @@ def _no_constant(text: str) -> Any:
 
 def _encode(value: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
-        raise NotPlain("nested too deep")
+        raise NotPlainError("nested too deep")
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -100,48 +100,52 @@ def _encode_collection(value: Any, depth: int) -> Any:
         return {"n": [_encode(item, depth) for item in value]}
     if type(value).__module__ == "collections" and type(value).__name__ == "deque":
         return {"n": [_encode(item, depth) for item in value]}
-    raise NotPlain(f"a {type(value).__name__} is not plain data")
+    raise NotPlainError(f"a {type(value).__name__} is not plain data")
 
 
 def _decode(tree: Any, depth: int) -> Any:
     if depth > 2 * _MAX_DEPTH + 4:
-        raise Malformed("nested too deep")
+        raise MalformedError("nested too deep")
     if tree is None or isinstance(tree, bool | int | float | str):
         return tree
     if isinstance(tree, list):
         return [_decode(item, depth + 1) for item in tree]
     if not isinstance(tree, dict) or len(tree) != 1:
-        raise Malformed("not a tagged value")
+        raise MalformedError("not a tagged value")
     (tag, body) = next(iter(tree.items()))
     return _decode_tagged(tag, body, depth + 1)
 
 
 def _decode_tagged(tag: str, body: Any, depth: int) -> Any:
-    if tag == "i":
-        return int(body, 16)
-    if tag == "f":
-        return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[body]
-    if tag == "c":
-        return complex(float.fromhex(body[0]), float.fromhex(body[1]))
-    if tag == "b":
-        return bytes.fromhex(body)
+    if tag in _SCALARS:
+        return _SCALARS[tag](body)
     if not isinstance(body, list):
-        raise Malformed("a collection without its items")
-    if tag == "t":
-        return tuple(_decode(item, depth) for item in body)
+        raise MalformedError("a collection without its items")
     if tag == "d":
         pairs = [(_decode(k, depth), _decode(v, depth)) for k, v in body]
         _check_collisions([k for k, _ in pairs])
         return dict(pairs)
+    if tag not in _COLLECTIONS:
+        raise MalformedError(f"unknown tag {tag[:20]!r}")
     items = [_decode(item, depth) for item in body]
     if tag in ("s", "z"):
         _check_collisions(items)
-        return set(items) if tag == "s" else frozenset(items)
-    if tag == "r":
-        return range(*[int(n) for n in items])
-    if tag == "n":
-        return iter(items)
-    raise Malformed(f"unknown tag {tag[:20]!r}")
+    return _COLLECTIONS[tag](items)
+
+
+_SCALARS: dict[str, Callable[[Any], Any]] = {
+    "i": lambda body: int(body, 16),
+    "f": lambda body: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[body],
+    "c": lambda body: complex(float.fromhex(body[0]), float.fromhex(body[1])),
+    "b": bytes.fromhex,
+}
+_COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
+    "t": tuple,
+    "s": set,
+    "z": frozenset,
+    "r": lambda items: range(*[int(n) for n in items]),
+    "n": iter,
+}
 
 
 def _check_collisions(keys: list[Any]) -> None:
@@ -149,13 +153,4 @@ def _check_collisions(keys: list[Any]) -> None:
     hashes = sorted(map(hash, keys))
     step = _MAX_COLLISIONS
     if any(a == b for a, b in zip(hashes, hashes[step:], strict=False)):
-        raise Malformed("keys that collide")
-
-
-def is_plain(value: Any) -> bool:
-    """Whether `dumps` takes the value; iterators are not used up."""
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(is_plain(item) for item in value)
-    if isinstance(value, Mapping):
-        return all(is_plain(k) and is_plain(v) for k, v in value.items())
-    return value is None or isinstance(value, bool | int | float | complex | str | bytes | range)
+        raise MalformedError("keys that collide")

@@ -1,8 +1,8 @@
 """A private view of the machine: user, mount, network, IPC, host-name and process namespaces.
 
-The new root is a tmpfs that holds the interpreter's libraries and nothing else, all of it read-only:
-no home, no data, no `/proc`, no `/tmp`, no site-packages, no programs. The network namespace has no
-interface that is up.
+The new root is a tmpfs that holds the interpreter's libraries and nothing else, all of it
+read-only: no home, no data, no `/proc`, no `/tmp`, no site-packages, no programs. The network
+namespace has no interface that is up.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
 from . import kernel
 
 _NOBODY = 65534
 _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x4000, 0x40000, 2, 4
 _MNT_DETACH = 2
-_AT_FDCWD, _AT_RECURSIVE, _AT_EMPTY_PATH = -100, 0x8000, 0x1000
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _OPEN_TREE_CLONE = 1
-_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOVE_EMPTY_PATH = 4
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID = 1, 2
 _NAMESPACES = (
     kernel.CLONE_NEWUSER
@@ -30,6 +31,7 @@ _NAMESPACES = (
     | kernel.CLONE_NEWUTS
     | kernel.CLONE_NEWPID
 )
+_PACKAGES = ("site-packages", "dist-packages")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
@@ -37,7 +39,7 @@ class ViewError(OSError):
     """The kernel refuses a part of the private view; the message names the part."""
 
 
-def library_folders() -> list[str]:
+def library_folders() -> list[Path]:
     """Folders the interpreter needs: its standard library and the system's shared libraries."""
     candidates = [
         "/lib",
@@ -46,40 +48,27 @@ def library_folders() -> list[str]:
         "/usr/lib64",
         "/etc/ld.so.cache",
         "/usr/share/zoneinfo",
-        os.path.join(sys.base_prefix, "lib"),
-        os.path.join(sys.base_exec_prefix, "lib"),
+        Path(sys.base_prefix, "lib"),
+        Path(sys.base_exec_prefix, "lib"),
         sysconfig.get_path("stdlib"),
         sysconfig.get_path("platstdlib"),
-        sysconfig.get_config_var("LIBDIR") or "",
+        sysconfig.get_config_var("LIBDIR") or "/lib",
     ]
-    chosen: list[str] = []
-    for path in candidates:
-        covered = any(path == other or path.startswith(other + "/") for other in chosen)
-        if path and not covered and os.path.exists(path):
+    chosen: list[Path] = []
+    for path in map(Path, candidates):
+        if path.exists() and not any(path.is_relative_to(other) for other in chosen):
             chosen.append(path)
     return chosen
 
 
-def packages_in(folders: list[str]) -> list[str]:
+def packages_in(folders: list[Path]) -> list[Path]:
     """Installed packages inside those folders, which the view hides: they may hold test sets."""
-    found = []
-    stdlib = sysconfig.get_path("stdlib")
-    parents = [os.path.dirname(stdlib), stdlib, "/usr/lib/python3", "/usr/local/lib"]
-    for parent in dict.fromkeys(parents):
-        inside = any(parent == f or parent.startswith(f + "/") for f in folders)
-        if not (inside and os.path.isdir(parent)):
-            continue
-        for name in sorted(os.listdir(parent)):
-            path = os.path.join(parent, name)
-            if name in ("site-packages", "dist-packages"):
-                found.append(path)
-            elif name.startswith("python3"):
-                found += [
-                    os.path.join(path, inner)
-                    for inner in ("site-packages", "dist-packages")
-                    if os.path.isdir(os.path.join(path, inner))
-                ]
-    return list(dict.fromkeys(found))
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    found: list[Path] = []
+    for parent in (stdlib.parent, Path("/usr/lib"), Path("/usr/local/lib")):
+        if any(parent.is_relative_to(folder) for folder in folders):
+            found += [p for kind in _PACKAGES for p in parent.glob(f"python3*/{kind}")]
+    return sorted(set(found))
 
 
 def enter() -> bool:
@@ -167,35 +156,33 @@ def _build_root() -> None:
     os.umask(0o022)
     kernel.mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     folders = library_folders()
-    links = {f: os.readlink(f) for f in folders if os.path.islink(f)}
+    links = {path: path.readlink() for path in folders if path.is_symlink()}
     # Held by descriptor: the tmpfs may be about to cover what they lie in.
     trees = {
-        path: _open_tree(path)
-        for path in (*folders, *DEVICES)
-        if path not in links and os.path.exists(path)
+        path: (path.is_dir(), _open_tree(path))
+        for path in (*folders, *map(Path, DEVICES))
+        if path not in links and path.exists()
     }
     hidden = packages_in(folders)
-    root = next(p for p in ("/tmp", "/var/tmp", "/mnt", "/run") if os.path.isdir(p))
-    kernel.mount("tmpfs", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=64k,mode=0755")
+    root = next(p for p in map(Path, ("/tmp", "/var/tmp", "/mnt", "/run")) if p.is_dir())
+    kernel.mount("tmpfs", str(root), "tmpfs", _MS_NOSUID | _MS_NODEV, "size=64k,mode=0755")
     os.chdir(root)
     for path, target in links.items():
-        os.makedirs(os.path.dirname(path).lstrip("/") or ".", mode=0o755, exist_ok=True)
-        os.symlink(target, path.lstrip("/"))
-    for path, tree in trees.items():
-        is_folder = os.path.isdir(f"/proc/self/fd/{tree}")
-        _make_mount_point(path.lstrip("/"), is_folder)
-        kernel.syscall(
-            "move_mount",
-            tree,
-            b"",
-            _AT_FDCWD,
-            os.fsencode(path.lstrip("/")),
-            _MOVE_MOUNT_F_EMPTY_PATH,
-        )
+        place = path.relative_to("/")
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        place.symlink_to(target)
+    for path, (is_folder, tree) in trees.items():
+        place = path.relative_to("/")
+        (place if is_folder else place.parent).mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not is_folder:
+            place.touch(mode=0o644)
+        target_bytes = os.fsencode(place)
+        kernel.syscall("move_mount", tree, b"", _AT_FDCWD, target_bytes, _MOVE_EMPTY_PATH)
         os.close(tree)
     for path in hidden:
-        if os.path.isdir(path.lstrip("/")):
-            kernel.mount("tmpfs", path.lstrip("/"), "tmpfs", _MS_NOSUID | _MS_NODEV, "size=4k")
+        place = path.relative_to("/")
+        if place.is_dir():
+            kernel.mount("tmpfs", str(place), "tmpfs", _MS_NOSUID | _MS_NODEV, "size=4k")
     kernel.syscall("pivot_root", b".", b".")
     kernel.umount2(".", _MNT_DETACH)
     os.chdir("/")
@@ -203,16 +190,9 @@ def _build_root() -> None:
     kernel.syscall("mount_setattr", _AT_FDCWD, b"/", _AT_RECURSIVE, attributes, len(attributes))
 
 
-def _open_tree(path: str) -> int:
+def _open_tree(path: Path) -> int:
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
     return kernel.syscall("open_tree", _AT_FDCWD, os.fsencode(path), flags)
-
-
-def _make_mount_point(path: str, is_folder: bool) -> None:
-    parent = path if is_folder else os.path.dirname(path)
-    os.makedirs(parent, mode=0o755, exist_ok=True)
-    if not is_folder:
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
 
 
 def become_nobody() -> None:
