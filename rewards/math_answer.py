@@ -554,7 +554,12 @@ _CHOICE = re.compile(
     r"\(?(?:\\text\{)?\s?\(?([A-Z])\)?\s?\}?\)?|(?:\\text\{)?\(?([A-J])[.)]\}?\s[^,]*"
 )
 _CHOSEN = re.compile(
-    r"(?:\\text\{)?\(?([A-Za-z])\)?\}?[.:]?|(?:\\text\{)?\(([A-Za-z])\)\}?.*|(?:\\text\{)?([A-Za-z])[.:)]\}?\s.*"
+    r"(?:\\text\{)?(?:\((?P<bracketed>[A-Za-z])\)|(?P<bare>[A-Za-z])(?=[.:)}]|$))\)?[}.:]*(?P<rest>.*)",
+    re.DOTALL,
+)
+# What follows the letter may be the text of the choice, but not another choice.
+_OTHER_CHOICE = re.compile(
+    r"\([A-Za-z]\)|\b[A-Z](?:[.):]|$)|(?:\b(?:or|and|not)\b|[,/&;])\s*\(?[A-Z]\b"
 )
 _BRACKETS = {"(": ")", "[": "]", _SET_OPEN: _SET_CLOSE, "{": "}"}
 
@@ -572,8 +577,10 @@ def _match(gold: str, answer: str, accept: bool, depth: int) -> bool:
     choice = _CHOICE.fullmatch(gold)
     if choice:
         chosen = _CHOSEN.fullmatch(answer)
-        letters = [letter for letter in chosen.groups() if letter] if chosen else []
-        return bool(letters) and letters[0].upper() == (choice[1] or choice[2])
+        if chosen is None or _OTHER_CHOICE.search(chosen["rest"]):
+            return False
+        letter: str = chosen["bracketed"] or chosen["bare"]
+        return letter.upper() == (choice[1] or choice[2])
     if _is_words(gold):
         return _plain_words(gold) == _plain_words(answer)
     for compare in (_match_matrices, _match_ratios, _match_relations, _match_collections):
