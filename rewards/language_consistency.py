@@ -94,7 +94,7 @@ WORDS: dict[str, frozenset[str]] = {
         "primeiro temos"
     ),
     "nl": _words(
-        "het een niet dat zijn voor maar ook wordt worden heeft hebben hij wij naar geen deze "
+        "het een we niet dat zijn voor maar ook wordt worden heeft hebben hij wij naar geen deze "
         "kunnen moet moeten twee drie vier vijf zes zeven acht negen tien gelijk dus daarom "
         "omdat waar eerst samen nog aantal elke"
     ),
