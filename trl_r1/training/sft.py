@@ -106,16 +106,13 @@ class ReasoningSFTTrainer(AdapterResume, SFTTrainer):
         prepared = super()._prepare_dataset(
             dataset, processing_class, uncut, False, formatting_func, dataset_name
         )
-        check_targets(prepared, self._tokenizer, self._end_ids())
+        check_targets(prepared, self._tokenizer)
         prepared = self._drop_long_rows(prepared, args, dataset_name)
         if packing:
             prepared = super()._prepare_dataset(
                 prepared, processing_class, args, True, None, dataset_name
             )
         return prepared
-
-    def _end_ids(self) -> set[int]:
-        return {self._tokenizer.eos_token_id}
 
     def _drop_long_rows(self, rows: Dataset, args: Any, dataset_name: str) -> Dataset:
         if args.max_length is None:
@@ -139,27 +136,23 @@ class ReasoningSFTTrainer(AdapterResume, SFTTrainer):
         return fitting
 
 
-def check_targets(
-    rows: Dataset, tokenizer: PreTrainedTokenizerBase, end_ids: set[int] | None = None
-) -> None:
+def check_targets(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
     """Check that tokenised rows train on their whole completion and on its end.
 
     Args:
         rows: with `completion`, `input_ids` and `labels` (-100 where there is no loss).
-        tokenizer: that made them.
-        end_ids: token ids that end a completion; the tokenizer's EOS by default.
+        tokenizer: that made them; its EOS has to end a completion.
 
     Raises:
         TargetError: nothing is trained on, the chat template drops the reasoning or another part
             of the completion, or the end token is missing from the targets.
     """
-    ends = end_ids or {int(tokenizer.eos_token_id)}
     step = max(1, len(rows) // _MAX_CHECKED_ROWS)
     for index in range(0, len(rows), step):
         row = rows[index]
         ids = [token for token in row["labels"] if token != _IGNORED]
         fault = _target_fault(completion_text(row["completion"]), row["input_ids"], ids, tokenizer)
-        if fault is None and not _ends_with(ids, ends, tokenizer):
+        if fault is None and not _ends_with_eos(ids, tokenizer):
             last = tokenizer.decode(ids[-1:])
             fault = (
                 f"the targets end with {last!r} and not with the EOS {tokenizer.eos_token!r}, so "
@@ -201,10 +194,10 @@ def _target_fault(
     )
 
 
-def _ends_with(ids: list[int], ends: set[int], tokenizer: Any) -> bool:
-    """Whether the last token that is not white space is an end token."""
+def _ends_with_eos(ids: list[int], tokenizer: Any) -> bool:
+    """Whether the last token that is not white space is the EOS."""
     for token in reversed(ids):
-        if token in ends:
+        if token == tokenizer.eos_token_id:
             return True
         if tokenizer.decode([token]).strip():
             return False

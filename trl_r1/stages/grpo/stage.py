@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from accelerate import PartialState
+
 from trl_r1.reasoning_format import get_format
 from trl_r1.stages import StageContext, StageResult, StageSpec
 from trl_r1.stages.grpo.config import PRESETS, R1GRPOConfig
@@ -74,9 +76,10 @@ def run(context: StageContext) -> StageResult:
     model, peft_config = load_policy(path, model_args, trainable=True)
     set_end_token(model, tokenizer)
     rollouts = context.output_dir / "rollouts"
-    if rollouts.exists() and not partial_folder(rollouts).exists():
-        # Killed between the two artifacts: whatever is trained again belongs to the same rollouts.
-        rollouts.replace(partial_folder(rollouts))
+    with PartialState().main_process_first():
+        if rollouts.exists() and not partial_folder(rollouts).exists():
+            # Killed between the two artifacts: what is trained again belongs to these rollouts.
+            rollouts.replace(partial_folder(rollouts))
     trainer = R1GRPOTrainer(
         model,
         reward_funcs=[build_reward(spec) for spec in context.rewards],
