@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from typing import Any
 
 from trl_r1.sampling import Sample
 
 Reward = Callable[..., Any]
 Row = Mapping[str, Any]
+
+
+def told_of_prefill(reward: Reward, is_prefilled: bool) -> Reward:
+    """The reward, told that completions start inside the reasoning, where it has that argument."""
+    if not is_prefilled or "prefilled" not in inspect.signature(reward).parameters:
+        return reward
+    return wraps(reward)(partial(reward, prefilled=True))
 
 
 def call_reward(

@@ -205,7 +205,16 @@ class SampleJudge:
     ) -> list[float | None]:
         if self.language_reward is None or self.filters.language is None:
             return [None] * len(samples)
-        told = [{**row, "language": row.get("language") or self.filters.language} for row in rows]
+        # General rows need not think, and so have nothing to be judged by.
+        languages = [
+            (row.get("language") or self.filters.language)
+            if is_reasoning(row.get("task"))
+            else None
+            for row in rows
+        ]
+        told = [
+            {**row, "language": language} for row, language in zip(rows, languages, strict=True)
+        ]
         return call_reward(self.language_reward, told, samples)
 
     def _select(self, row: Mapping[str, Any], group: Sequence[Judgement]) -> list[Judgement]:

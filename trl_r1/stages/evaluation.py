@@ -19,7 +19,7 @@ import pyarrow as pa
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.rewards.think_format import THINK_CLOSE
 from trl_r1.sampling import Sample, Sampler, derive_seed
-from trl_r1.sampling.grading import Reward, call_reward
+from trl_r1.sampling.grading import Reward, call_reward, told_of_prefill
 from trl_r1.sampling.sample_rows import sample_row, sample_schema
 from trl_r1.sampling.shards import ShardFolder, fingerprint, read_shards
 from trl_r1.stages import StageContext, StageResult, StageSpec
@@ -124,7 +124,8 @@ class Evaluator:
         for reference in dict.fromkeys(graders):
             chosen = [i for i, name in enumerate(graders) if name == reference]
             graded = [self._as_read(samples[i], rows[i]) for i in chosen]
-            values = call_reward(_load(reference), [_columns(rows[i]) for i in chosen], graded)
+            reward = told_of_prefill(_load(reference), self.fmt.is_prefilled)
+            values = call_reward(reward, [_columns(rows[i]) for i in chosen], graded)
             for i, value in zip(chosen, values, strict=True):
                 scores[i] = value
         return scores

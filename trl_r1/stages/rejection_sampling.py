@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.sampling import Sampler, derive_seed
-from trl_r1.sampling.grading import Reward
+from trl_r1.sampling.grading import Reward, told_of_prefill
 from trl_r1.sampling.judging import KEPT, REASONS, Check, SampleFilters, SampleJudge
 from trl_r1.sampling.sample_rows import sample_row, sample_schema, text_type
 from trl_r1.sampling.shards import (
@@ -310,8 +310,7 @@ def _check(reward: Reward | RewardSpec) -> Check:
 def _language_reward(fmt: ReasoningFormat) -> Reward:
     from trl_r1.verification.loading import load_reward
 
-    reward: Reward = load_reward("language_consistency")
-    return reward
+    return told_of_prefill(load_reward("language_consistency"), fmt.is_prefilled)
 
 
 def _samples_schema(prompt: Any, rewards: Sequence[str]) -> pa.Schema:

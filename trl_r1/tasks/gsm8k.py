@@ -91,8 +91,8 @@ def _read(source: DatasetSource) -> Dataset:
     except (OSError, ValueError) as error:
         raise ValueError(
             f"gsm8k: {HUB_ID} can't be loaded ({type(error).__name__}: {error}); without the Hub "
-            "point `dataset_name` (or `sources: {gsm8k: ...}` in pipeline.yaml) at a folder that holds "
-            "train.jsonl and test.jsonl"
+            "point `dataset_name` (or `sources: {gsm8k: ...}` in pipeline.yaml) at a folder that "
+            "holds train.jsonl and test.jsonl"
         ) from error
 
 
