@@ -35,6 +35,7 @@ class PendingRewards:
     Attributes:
         verdicts: what became of each row once there is a result: `ok`, `not gradable`, `timed out`,
             `out of memory`, `crashed`, `error`, or `left out` where the reward does not apply.
+        details: what happened to each row, in words; `""` where nothing did.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class PendingRewards:
         self._units: Sequence[Unit] = ()
         self._future: Future[list[Outcome]] | None = None
         self._is_logged = False
+        self.details = [""] * num_rows
         self.verdicts = ["left out"] * num_rows
         for row in rows:
             self.verdicts[row] = "ok"
@@ -118,6 +120,8 @@ class PendingRewards:
         metrics: dict[str, list[tuple[float, int]]] = defaultdict(list)
         for unit, outcome in zip(self._units, outcomes, strict=True):
             self._set(unit.rows, outcome.rewards, outcome.verdict)
+            for row in (*unit.rows, *unit.twins):
+                self.details[row] = outcome.detail
             self._set(unit.twins, outcome.rewards[:1] * len(unit.twins), outcome.verdict)
             logged = outcome.extra or outcome.metrics
             if self._cache is not None and outcome.verdict == "ok" and not logged:

@@ -21,6 +21,7 @@ from typing import Any
 from trl_r1.verification.bound_reward import RewardError
 from trl_r1.verification.description import RewardDescription
 from trl_r1.verification.job import Limits
+from trl_r1.verification.loading import RewardReferenceError
 from trl_r1.verification.pending_rewards import PendingRewards
 from trl_r1.verification.pool import RewardPool, default_num_workers
 from trl_r1.verification.references import Reward, reward_key, reward_spec
@@ -101,7 +102,7 @@ def pooled(
         pool: a pool of its own instead of the one that the process shares.
 
     Raises:
-        RewardReferenceError: the reward can't be loaded.
+        RewardReferenceError: the reward can't be loaded, or has to stay in the trainer's process.
         ValueError: a setting makes no sense.
     """
     limits = Limits(timeout, memory_mb, on_kill, on_error)
@@ -146,6 +147,11 @@ class PooledReward:
         """
         self._own_pool = pool
         self.description: RewardDescription = self._pool().describe(self._key, self.limits)
+        if self.description.runs_in_trainer:
+            raise RewardReferenceError(
+                f"reward {self.spec.use!r} asks to stay in the trainer's process "
+                "(runs_in_trainer); give it to the trainer as it is"
+            )
         self.__name__ = self.description.name
         self.__doc__ = self.description.summary
         self.__signature__ = self._signature()

@@ -1,0 +1,85 @@
+"""Prints what `trl-r1 rewards list` and `trl-r1 rewards check` have to say."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from trl_r1.verification.description import describe_reward
+from trl_r1.verification.loading import builtin_rewards, load_reward
+from trl_r1.verification.rewards_check import CheckReport, check_reward
+
+# Always passed, so not columns that a data set must have.
+_PASSED = ("prompts", "completions", "completion_ids")
+
+
+def list_rewards(out: TextIO) -> int:
+    """Print the built-in rewards: first line of the docstring, columns, arguments.
+
+    Returns:
+        0, the exit status.
+    """
+    for name in builtin_rewards():
+        function = load_reward(name)
+        about = describe_reward(function)
+        columns = [column for column in about.required if column not in _PASSED]
+        arguments = [f"{key}={about.defaults[key]}" for key in about.optional if key not in _PASSED]
+        _write(out, name, _first_sentence(function.__doc__ or ""))
+        _write(out, "", f"needs: {', '.join(columns) or 'nothing but completions'}")
+        if arguments:
+            _write(out, "", f"optional: {', '.join(arguments)}")
+    return 0
+
+
+def print_check(
+    reference: str,
+    out: TextIO,
+    data: Path | None = None,
+    args: Mapping[str, Any] | None = None,
+    base_dir: Path | None = None,
+) -> int:
+    """Check a reward and print the table.
+
+    Args:
+        reference, data, args, base_dir: see `trl_r1.verification.rewards_check.check_reward`.
+        out: where to.
+
+    Returns:
+        The exit status: 1 where there is a fault.
+    """
+    report = check_reward(reference, data=data, args=args, base_dir=base_dir)
+    print_report(report, out)
+    return report.exit_status
+
+
+def print_report(report: CheckReport, out: TextIO) -> None:
+    """Print a report as a table."""
+    out.write(f"{report.reference}\n")
+    width = max((len(finding.check) for finding in report.findings), default=0)
+    columns = shutil.get_terminal_size((100, 24)).columns
+    for finding in report.findings:
+        lead = f"  {finding.check:<{width}}  {finding.level:<5}  "
+        lines = textwrap.wrap(finding.seen, max(columns - len(lead), 30)) or [""]
+        out.write(f"{lead}{lines[0]}".rstrip() + "\n")
+        for line in lines[1:]:
+            out.write(f"{'':<{len(lead)}}{line}\n")
+    num_faults = sum(finding.level == "FAULT" for finding in report.findings)
+    faults = "no faults" if not num_faults else f"{num_faults} fault{'s' * (num_faults > 1)}"
+    out.write(f"{len(report.findings)} checks, {faults}\n")
+
+
+def _write(out: TextIO, name: str, text: str) -> None:
+    lead = f"{name:<22}"
+    columns = shutil.get_terminal_size((100, 24)).columns
+    lines = textwrap.wrap(text, max(columns - len(lead), 30)) or [""]
+    out.write(f"{lead}{lines[0]}".rstrip() + "\n")
+    for line in lines[1:]:
+        out.write(f"{'':<{len(lead)}}{line}\n")
+
+
+def _first_sentence(doc: str) -> str:
+    """The docstring's first paragraph on one line."""
+    return " ".join(doc.strip().split("\n\n")[0].split())
