@@ -1,0 +1,87 @@
+"""Every reward is one file that works on its own: copied to an empty folder, without this package.
+
+The folder runs in an interpreter that ignores the environment and the working directory, and in
+which importing `trl_r1` or a sibling is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REWARDS = Path(__file__).parents[1] / "rewards"
+FILES = sorted(path for path in REWARDS.glob("*.py") if path.name != "__init__.py")
+FIRST_FILES = {
+    "language_consistency",
+    "math_answer",
+    "overlong",
+    "preference_model",
+    "think_format",
+}
+
+LOAD = """
+import importlib.abc, importlib.util, inspect, json, sys
+
+class NoPackage(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("trl_r1", "rewards", "torch", "trl", "transformers"):
+            raise ImportError(f"{name} is not to be imported while a reward file loads")
+
+sys.meta_path.insert(0, NoPackage())
+path = sys.argv[1]
+name = path.rpartition("/")[2].removesuffix(".py")
+spec = importlib.util.spec_from_file_location("copied_reward", path)
+module = importlib.util.module_from_spec(spec)
+sys.modules["copied_reward"] = module
+spec.loader.exec_module(module)
+function = getattr(module, name + "_reward")
+kinds = [p.kind.name for p in inspect.signature(function).parameters.values()]
+print(json.dumps({"kinds": kinds, "doc": bool(function.__doc__ and module.__doc__)}))
+"""
+
+
+def test_there_are_the_rewards_that_the_package_promises() -> None:
+    assert {path.stem for path in FILES} >= FIRST_FILES
+    assert len(FILES) >= 5
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_reward_loads_alone_after_being_copied(path: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copy(path, tmp_path))
+    assert list(tmp_path.iterdir()) == [copied]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", LOAD, str(copied)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "VAR_KEYWORD" in found["kinds"]
+    assert "POSITIONAL_ONLY" not in found["kinds"]
+    assert found["doc"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_reward_is_not_named_like_a_standard_module(path: Path) -> None:
+    assert path.stem not in sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("name", sorted(FIRST_FILES))
+def test_a_reward_imports_neither_the_package_nor_a_sibling(name: str) -> None:
+    tree = ast.parse((REWARDS / f"{name}.py").read_text(encoding="utf-8"))
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            imported.add((node.module or "").partition(".")[0])
+    assert not imported & {"trl_r1", "rewards", *(path.stem for path in FILES)}
