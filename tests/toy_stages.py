@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,9 @@ from typing import Any
 
 from trl_r1.stages import STAGES, StageContext, StageResult, StageSpec
 from trl_r1.training.arguments import DatasetArguments, ModelArguments
+
+# What a stage raises before a step, once: {("zero", 2): RuntimeError("...")}.
+FAILURES: dict[tuple[str, int], BaseException] = {}
 
 
 @dataclass
@@ -26,7 +30,6 @@ class ToyConfig:
     num_steps: int = field(default=3, metadata={"help": "Steps to take."})
     step_seconds: float = field(default=0.0, metadata={"help": "Time of a step."})
     gain: float = field(default=1.0, metadata={"help": "What a step adds to the model's value."})
-    fail_at: int | None = field(default=None, metadata={"help": "Step to fail at."})
     logging_steps: int = field(default=1, metadata={"help": "Changes nothing that is learnt."})
     hub_token: str | None = field(default=None, metadata={"help": "A secret."})
     journal: str | None = field(default=None, metadata={"help": "File of calls and steps."})
@@ -63,8 +66,8 @@ def run_toy(context: StageContext, artifacts: tuple[str, ...]) -> StageResult:
     checkpoint.parent.mkdir(exist_ok=True, parents=True)
     done = int(checkpoint.read_text()) if checkpoint.exists() else 0
     for step in range(done + 1, config.num_steps + 1):
-        if step == config.fail_at:
-            raise RuntimeError(f"toy failure at step {step}")
+        if (context.name, step) in FAILURES:
+            raise FAILURES.pop((context.name, step))
         time.sleep(config.step_seconds)
         _write(checkpoint, str(step))
         _note(config.journal, f"step {context.name} {step}")
@@ -74,7 +77,7 @@ def run_toy(context: StageContext, artifacts: tuple[str, ...]) -> StageResult:
         if not (context.output_dir / name).exists():
             partial = context.output_dir / f".{name}.partial"
             partial.mkdir(exist_ok=True)
-            (partial / "value").write_text(json.dumps(value))
+            (partial / "value").write_text(json.dumps(value / 2 if name == "student" else value))
             partial.rename(context.output_dir / name)
     sys.stdout.write("a line that a library prints\n")
     return StageResult(details={"steps": config.num_steps})
@@ -102,11 +105,11 @@ SPECS = {
 }
 
 
-def register() -> None:
-    """Make the toy stages known."""
+def register(put: Callable[[dict[str, str], str, str], None] = dict.__setitem__) -> None:
+    """Make the toy stages known; a test passes `monkeypatch.setitem` to forget them after it."""
     for name, spec in SPECS.items():
         module: Any = ModuleType(f"registered_{name}")
         module.SPEC = spec
         module.run = lambda context, spec=spec: run_toy(context, spec.produces)
         sys.modules[module.__name__] = module
-        STAGES[name] = module.__name__
+        put(STAGES, name, module.__name__)

@@ -7,6 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trl_r1.pipeline.quiet import QuietLog
+
+if TYPE_CHECKING:
+    from trl_r1.pipeline.session import Request
 
 _INTERRUPTED = 130
 
@@ -98,34 +104,35 @@ def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     folder = _recipe_folder(options.folder)
-    _set_threads(folder)
+    _prepare(folder)
     _say("Checking the recipes ...")
-    from trl_r1.pipeline.session import run_pipeline
+    with QuietLog() as log:
+        from trl_r1.pipeline.session import run_pipeline
 
-    return run_pipeline(
-        folder,
-        shown=options.folder,
-        settings=options.settings,
-        seed=options.seed,
-        first=options.first,
-        last=options.last,
-        only=options.only,
-        output_dir=Path(options.output_dir) if options.output_dir else None,
-        accelerate_config=options.accelerate_config,
-    )
+        return run_pipeline(
+            _request(options, folder),
+            log,
+            first=options.first,
+            last=options.last,
+            only=options.only,
+            output_dir=Path(options.output_dir) if options.output_dir else None,
+        )
 
 
 def _check(options: argparse.Namespace) -> int:
     folder = _recipe_folder(options.folder)
-    _set_threads(folder)
-    from trl_r1.pipeline.session import check_folder
+    _prepare(folder)
+    with QuietLog() as log:
+        from trl_r1.pipeline.session import check_folder
 
-    return check_folder(
-        folder,
-        shown=options.folder,
-        settings=options.settings,
-        seed=options.seed,
-        accelerate_config=options.accelerate_config,
+        return check_folder(_request(options, folder), log)
+
+
+def _request(options: argparse.Namespace, folder: Path) -> Request:
+    from trl_r1.pipeline.session import Request
+
+    return Request(
+        folder, options.folder, options.settings, options.seed, options.accelerate_config
     )
 
 
@@ -190,7 +197,7 @@ def _recipe_folder(name: str) -> Path:
     )
 
 
-def _set_threads(folder: Path) -> None:
+def _prepare(folder: Path) -> None:
     """Tell OpenMP a pipeline's `threads` before torch is imported; later would be too late."""
     from trl_r1.pipeline.yaml_files import PIPELINE_FILE, read_mapping
 

@@ -142,7 +142,9 @@ class _Checker:
 
     def _model(self, recipe: StageRecipe) -> Iterator[tuple[str, str]]:
         takes_model = "model_name_or_path" in keys_of(*recipe.spec.configs)
-        if recipe.spec.model_kind and takes_model and not recipe.values.get("model_name_or_path"):
+        given = recipe.values.get("model_name_or_path")
+        is_told = _is_told("model_name_or_path", recipe)
+        if recipe.spec.model_kind and takes_model and not given and not is_told:
             yield "", 'model_name_or_path is missing; a folder, a Hub id or "@stage"'
         for key in path_keys(recipe.values):
             if recipe.values[key] and not is_reference(recipe.values[key]):
@@ -165,9 +167,9 @@ class _Checker:
             if current.spec.updates_policy_with == "rl":
                 yield (
                     "model_name_or_path",
-                    f"the weights of {recipe.name} come from RL: {' <- '.join(path)}; in "
-                    f"the paper a {recipe.stage} stage starts from the base model; start from it, or set "
-                    "allow_rl_weights: true",
+                    f"the weights of {recipe.name} come from RL: {' <- '.join(path)}; "
+                    f"in the paper a {recipe.stage} stage starts from the base model; start from "
+                    "it, or set allow_rl_weights: true",
                 )
                 return
 
@@ -186,8 +188,6 @@ class _Checker:
                 yield key, f"unknown {key} {value!r}{hint}"
 
     def _rewards(self, recipe: StageRecipe) -> Iterator[tuple[str, str]]:
-        if recipe.spec.needs_rewards and not recipe.rewards:
-            yield "rewards", f"rewards is missing; a {recipe.stage} stage needs one at least"
         names: dict[str, int] = {}
         for index, reward in enumerate(recipe.rewards):
             place = f"rewards[{index}]"
@@ -229,7 +229,7 @@ class _Checker:
         if "datasets" not in keys_of(*recipe.spec.configs):
             return
         if not values.get("datasets"):
-            if not any("datasets should" in m.message for m in self.mistakes):
+            if not _is_told("datasets", recipe):
                 yield "datasets", "datasets is missing; it lists where rows come from"
             return
         for message in self.data.stage(recipe):
@@ -330,6 +330,11 @@ def _neighbours(value: int, unit: int) -> str:
     """The multiples of `unit` around a value."""
     below, above = value // unit * unit, -(-value // unit) * unit
     return " or ".join(str(n) for n in dict.fromkeys((below, above)) if n > 0)
+
+
+def _is_told(key: str, recipe: StageRecipe) -> bool:
+    """Whether a key is written but of the wrong type, which was said when it was read."""
+    return key in recipe.origins and key not in recipe.values
 
 
 def _word(kind: str) -> str:

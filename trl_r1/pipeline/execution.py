@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 
+import trl
 import yaml
 
 from trl_r1.pipeline.configs import ResolvedStage, build_configs
@@ -85,7 +85,7 @@ def find_launch(name: str) -> Launch:
     """
     path = Path(name)
     if not path.is_file():
-        shipped = Path(str(resources.files("trl.accelerate_configs")))
+        shipped = Path(trl.__file__).parent / "accelerate_configs"
         path = shipped / f"{name}.yaml"
         if not path.is_file():
             known = ", ".join(sorted(p.stem for p in shipped.glob("*.yaml")))

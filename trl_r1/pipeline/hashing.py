@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # Not every `..._token`: `eos_token` and `pad_token` are settings.
-_SECRET = re.compile(r"((hub|hf|auth|access|api)_)?token|.*(api_?key|password|secret)")
+_SECRET = re.compile(r"(.*_)?(hub|hf|auth|access|api)_token|token|.*(api_?key|password|secret)")
 _CHUNK_BYTES = 1 << 20
 
 

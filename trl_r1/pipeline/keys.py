@@ -99,13 +99,11 @@ def check_value(key: Key, value: Any, prefix: str = "") -> tuple[Any, str | None
         return None, f"{name}: {value!r} is not plain data; put dates and the like in quotes"
     try:
         return _adapter(key).validate_json(document, strict=True), None
-    except pydantic.ValidationError as error:
-        inner = [part for part in error.errors()[0]["loc"] if isinstance(part, int)]
-        place = f" (item {inner[0]} of it is not)" if inner and isinstance(value, list) else ""
+    except pydantic.ValidationError:
         hint = "; write null for nothing" if value == "None" else ""
         return (
             None,
-            f"{name} should be {in_words(key.annotation)}, not {_short(value)}{place}{hint}",
+            f"{name} should be {in_words(key.annotation)}, not {_short(value)}{hint}",
         )
 
 
@@ -134,7 +132,9 @@ def in_words(annotation: Any) -> str:
         if issubclass(base, (list, tuple, set, typing.Sequence)):
             arguments = [a for a in typing.get_args(annotation) if a is not Ellipsis]
             of = {float: " of numbers", int: " of whole numbers", str: " of texts"}
-            return "a list" + (of.get(arguments[0], "") if len(set(arguments)) == 1 else "")
+            of[dict] = " of mappings"
+            kinds = {typing.get_origin(a) or a for a in arguments}
+            return "a list" + (of.get(kinds.pop(), "") if len(kinds) == 1 else "")
     return str(getattr(annotation, "__name__", annotation))
 
 

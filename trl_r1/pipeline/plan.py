@@ -36,11 +36,13 @@ class PlannedStage:
             one, `score` one whose model stays and whose scores are missing or outdated, `outside`
             of the selection.
         reason: why, in words.
+        makes_result: what depends on it will find something new.
     """
 
     recipe: StageRecipe
     action: Action
     reason: str
+    makes_result: bool = False
 
     @property
     def is_work(self) -> bool:
@@ -89,7 +91,7 @@ def make_plan(
             plan.append(PlannedStage(recipe, "outside", _outside(run_dir, recipe)))
             continue
         planned = _plan_stage(recipe, pipeline, run_dir, busy, hashes)
-        if planned.action in ("run", "resume", "rerun"):
+        if planned.makes_result:
             busy.add(recipe.name)
         plan.append(planned)
     return plan
@@ -108,8 +110,8 @@ def _plan_stage(
     if waits_for:
         cause = f"{', '.join('@' + name for name in waits_for)} changes"
         if finished:
-            return PlannedStage(recipe, "rerun", cause)
-        return PlannedStage(recipe, "run", "not run yet")
+            return PlannedStage(recipe, "rerun", cause, makes_result=True)
+        return PlannedStage(recipe, "run", "not run yet", makes_result=True)
     try:
         inputs = gather_inputs(recipe, pipeline, run_dir, hashes)
     except MissingInputError as error:
@@ -128,10 +130,11 @@ def _plan_stage(
         action, reason = "run", "not run yet"
     if unfinished is not None and unfinished.fingerprint.get("stage") == fingerprint:
         if unfinished.status == "trained":
-            return PlannedStage(recipe, "score", "trained, not scored yet")
+            return PlannedStage(recipe, "score", "trained, not scored yet", makes_result=True)
         step = unfinished.details.get("step")
-        return PlannedStage(recipe, "resume", f"cut short at step {step}" if step else "cut short")
-    return PlannedStage(recipe, action, reason)
+        reason = f"cut short at step {step}" if step else "cut short"
+        return PlannedStage(recipe, "resume", reason, makes_result=True)
+    return PlannedStage(recipe, action, reason, makes_result=True)
 
 
 def _finished(

@@ -316,7 +316,10 @@ class _Reader:
     def _rewards(
         self, merged: Mapping[str, Any], kind: str, spec: StageSpec, origins: Mapping[str, str]
     ) -> tuple[RewardSpec, ...]:
-        if merged.get("rewards") is None:
+        if not merged.get("rewards"):
+            if spec.needs_rewards:
+                where = origins.get("rewards", origins["stage"])
+                self._wrong(where, f"rewards is missing; a {kind} stage needs one at least")
             return ()
         where, given = origins["rewards"], merged["rewards"]
         if not spec.uses_rewards:

@@ -7,6 +7,7 @@ after the work it stands for, and a finished result keeps its place until its su
 from __future__ import annotations
 
 import errno
+import gc
 import platform
 import shutil
 import sys
@@ -86,6 +87,14 @@ class Runner:
             StageFailedError: a stage failed; the ones before it are finished.
         """
         work = [planned for planned in plan if planned.is_work]
+        # What the imports made stays anyway; without it, collecting garbage after a stage is quick.
+        gc.freeze()
+        try:
+            self._run_all(work)
+        finally:
+            gc.unfreeze()
+
+    def _run_all(self, work: Sequence[PlannedStage]) -> None:
         for number, planned in enumerate(work, start=1):
             recipe = planned.recipe
             how = (
@@ -340,5 +349,7 @@ def _os_message(error: OSError) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _shown(path: Path) -> str:
+def _shown(path: Path | None) -> str:
+    if path is None:
+        return "the log"
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

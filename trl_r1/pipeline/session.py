@@ -6,11 +6,12 @@ What a person reads goes through here; `run.py` does the work.
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from trl_r1.pipeline.check import Report, check_pipeline
 from trl_r1.pipeline.display import duration, make_display
@@ -28,109 +29,129 @@ from trl_r1.pipeline.table import print_table, write_run_file
 INTERRUPTED = 130
 
 
-def check_folder(
-    folder: Path,
-    shown: str,
-    settings: Sequence[str] = (),
-    seed: int | None = None,
-    accelerate_config: str | None = None,
-) -> int:
-    """`trl-r1 check`: print every mistake, a line each; returns the exit status."""
-    report, pipeline, _ = _checked(folder, shown, settings, seed, accelerate_config)
-    if not report.mistakes:
-        stages = ", ".join(stage.name for stage in pipeline.stages)
-        _say(f"ok: {pipeline.name}, {len(pipeline.stages)} stages: {stages}")
-    return 1 if report.mistakes else 0
+@dataclass(frozen=True)
+class Request:
+    """What `check` and `run` have in common.
 
-
-def _checked(
-    folder: Path,
-    shown: str,
-    settings: Sequence[str],
-    seed: int | None,
-    accelerate_config: str | None,
-) -> tuple[Report, Pipeline, Launch | None]:
-    launch = find_launch(accelerate_config) if accelerate_config else None
-    pipeline, mistakes = read_pipeline(folder, settings, seed, shown.rstrip("/"))
-    report = check_pipeline(pipeline, launch.processes if launch else 1)
-    report = Report((*mistakes, *report.mistakes), report.notes)
-    for note in report.notes:
-        _say(f"note: {note}")
-    for mistake in report.mistakes:
-        _say(str(mistake))
-    if report.mistakes:
-        count = len(report.mistakes)
-        _say(f"{count} mistake{'s' if count > 1 else ''}; nothing was run")
-    return report, pipeline, launch
-
-
-def run_pipeline(
-    folder: Path,
-    shown: str,
-    settings: Sequence[str] = (),
-    seed: int | None = None,
-    first: str | None = None,
-    last: str | None = None,
-    only: str | None = None,
-    output_dir: Path | None = None,
-    accelerate_config: str | None = None,
-) -> int:
-    """`trl-r1 run`: check, print the plan, run it, print the table; returns the exit status.
-
-    Args:
+    Attributes:
         folder: of the recipes.
         shown: the folder as the user named it.
         settings: values of `--set`.
         seed: over the pipeline's.
+        accelerate_config: a file or a name; None for one process.
+    """
+
+    folder: Path
+    shown: str
+    settings: Sequence[str] = ()
+    seed: int | None = None
+    accelerate_config: str | None = None
+
+
+def check_folder(request: Request, log: QuietLog) -> int:
+    """`trl-r1 check`: print every mistake, a line each; returns the exit status."""
+    report, pipeline, _ = _checked(request, log.screen)
+    if not report.mistakes:
+        stages = ", ".join(stage.name for stage in pipeline.stages)
+        _say(log.screen, f"ok: {pipeline.name}, {len(pipeline.stages)} stages: {stages}")
+    return 1 if report.mistakes else 0
+
+
+def _checked(request: Request, screen: TextIO) -> tuple[Report, Pipeline, Launch | None]:
+    launch = find_launch(request.accelerate_config) if request.accelerate_config else None
+    pipeline, mistakes = read_pipeline(
+        request.folder, request.settings, request.seed, request.shown.rstrip("/")
+    )
+    report = check_pipeline(pipeline, launch.processes if launch else 1)
+    report = Report((*mistakes, *report.mistakes), report.notes)
+    for note in report.notes:
+        _say(screen, f"note: {note}")
+    for mistake in report.mistakes:
+        _say(screen, str(mistake))
+    if report.mistakes:
+        count = len(report.mistakes)
+        _say(screen, f"{count} mistake{'s' if count > 1 else ''}; nothing was run")
+    return report, pipeline, launch
+
+
+def run_pipeline(
+    request: Request,
+    log: QuietLog,
+    first: str | None = None,
+    last: str | None = None,
+    only: str | None = None,
+    output_dir: Path | None = None,
+) -> int:
+    """`trl-r1 run`: check, print the plan, run it, print the table; returns the exit status.
+
+    Args:
+        request: what to run.
+        log: where libraries' output goes.
         first, last, only: names that select stages.
         output_dir: folder of the run; `runs/<pipeline>` by default.
-        accelerate_config: file or name.
 
     Raises:
         PipelineError: whatever keeps the run from starting or going on, in one line.
     """
-    report, pipeline, launch = _checked(folder, shown, settings, seed, accelerate_config)
+    started = time.monotonic()
+    report, pipeline, launch = _checked(request, log.screen)
     if report.mistakes:
         return 1
     selected = select(pipeline, first, last, only)
-    run_dir = (output_dir or Path("runs") / pipeline.name).absolute()
     named = output_dir or Path("runs") / pipeline.name
+    run_dir = named.absolute()
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PipelineError(f"can't make {named}: {error.strerror}; use --output_dir") from error
-    started = time.monotonic()
-    with RunLock(run_dir / ".lock"):
-        for stage in pipeline.stages:
-            StageFolder(run_dir, stage.name).settle()
-        hashes = FileHashes()
-        plan = make_plan(pipeline, run_dir, selected, hashes)
-        for line in plan_lines(plan, named):
-            _say(line)
-        write_run_file(run_dir, pipeline.name, shown, [stage.name for stage in pipeline.stages])
-        signal.signal(signal.SIGTERM, _interrupt)
-        try:
-            with QuietLog(run_dir / "log.txt") as log:
-                display = make_display(log.screen)
-                try:
-                    Runner(pipeline, run_dir, display, log, hashes, launch).run(plan)
-                finally:
-                    display.close()
-        except KeyboardInterrupt:
-            # A second Ctrl-C would only interrupt the goodbye.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            _say("\nStopped. The same command goes on from the last checkpoint.")
-            return INTERRUPTED
-    _say("")
-    print_table(run_dir, sys.stdout)
-    _say(f"\n{named}: done in {duration(time.monotonic() - started)}")
+        _make_run_dir(run_dir, log)
+        with RunLock(run_dir / ".lock"):
+            _run_locked(request, pipeline, run_dir, selected, log, launch)
+    except KeyboardInterrupt:
+        # A second Ctrl-C would only interrupt the goodbye.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _say(log.screen, "\nStopped. The same command goes on from the last checkpoint.")
+        return INTERRUPTED
+    _say(log.screen, "")
+    print_table(run_dir, log.screen)
+    _say(log.screen, f"\n{named}: done in {duration(time.monotonic() - started)}")
     return 0
+
+
+def _make_run_dir(run_dir: Path, log: QuietLog) -> None:
+    try:
+        log.switch(run_dir / "log.txt")
+    except OSError as error:
+        raise PipelineError(
+            f"can't write to {run_dir}: {error.strerror}; use --output_dir for another folder"
+        ) from error
+
+
+def _run_locked(
+    request: Request,
+    pipeline: Pipeline,
+    run_dir: Path,
+    selected: Sequence[str],
+    log: QuietLog,
+    launch: Launch | None,
+) -> None:
+    for stage in pipeline.stages:
+        StageFolder(run_dir, stage.name).settle()
+    hashes = FileHashes()
+    plan = make_plan(pipeline, run_dir, selected, hashes)
+    for line in plan_lines(plan, run_dir):
+        _say(log.screen, line)
+    names = [stage.name for stage in pipeline.stages]
+    write_run_file(run_dir, pipeline.name, request.shown, names)
+    display = make_display(log.screen)
+    try:
+        Runner(pipeline, run_dir, display, log, hashes, launch).run(plan)
+    finally:
+        display.close()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+def _say(screen: TextIO, text: str) -> None:
+    screen.write(f"{text}\n")
+    screen.flush()
