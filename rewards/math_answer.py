@@ -40,6 +40,7 @@ _MAX_FORMULA_CHARS = 400
 _MAX_DEPTH = 40
 _MAX_BITS = 40_000  # of any number the evaluator makes: 2004! fits, 9^{9^9} does not
 _MAX_DIGITS = 400
+_CACHED = 10_000  # texts of at most MAX_ANSWER_CHARS, so memory stays bounded
 _TOLERANCE = 1e-12  # relative, of formulas that leave the fractions
 
 EXTRACTIONS = ("strict", "marked", "lenient")
@@ -114,7 +115,7 @@ def answers_match(gold: str, answer: str, accept_unevaluated: bool = False) -> b
     return _match_cached(gold, answer, accept_unevaluated)
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=_CACHED)
 def _match_cached(gold: str, answer: str, accept_unevaluated: bool) -> bool:
     return _match(_canonical(gold), _canonical(answer), accept_unevaluated, 0)
 
@@ -307,7 +308,7 @@ _SAME: dict[str, str] = {
 }
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=_CACHED)
 def _canonical(text: str) -> str:
     """One spelling of an answer: no markup, plain characters, braces round every LaTeX argument."""
     text = text.translate(_CHARACTERS).replace("{,}", "").strip()
@@ -413,7 +414,7 @@ def _fraction(digits: str) -> Fraction:
     return Fraction(digits.rstrip(".") or "0")
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=_CACHED)
 def _number(text: str) -> _Number | None:
     """A canonical text as a number with an optional unit, None where it is anything else."""
     if len(text) > _MAX_DIGITS:
@@ -487,7 +488,7 @@ def _unit(rest: str, has_space: bool) -> str | None:
     if not re.fullmatch(r"[A-Za-z%/.\-' ^23()]{1,80}", plain) or re.search(r"(?<!\^)[23]", plain):
         return None
     words = [w for w in re.split(r"[\s.()]+", plain.casefold()) if w]
-    if not words or any(_NOT_UNITS.fullmatch(word) for word in words):
+    if not words or any(word in _WORDS or _NOT_UNITS.fullmatch(word) for word in words):
         return None
     names = [_unit_name(word) for word in words]
     known = names[0] in _UNITS or names[0] in ("degree", "mph")
