@@ -76,6 +76,10 @@ def code_tests_reward(
     ]
 
 
+# Its sandbox has worker processes and limits of its own, and wants a batch's programs at once.
+code_tests_reward.runs_in_trainer = True  # type: ignore[attr-defined]
+
+
 def _backend(backend: Any, num_workers: int) -> Any:
     if backend is None:
         from trl_r1.verification.sandbox import shared_sandbox

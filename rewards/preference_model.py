@@ -155,6 +155,10 @@ def preference_model_reward(
     return reward(prompts, completions)
 
 
+# It holds a model, on the trainer's device where there is one: not a matter for worker processes.
+preference_model_reward.runs_in_trainer = True  # type: ignore[attr-defined]
+
+
 def answer_text(text: str) -> str:
     """What follows the reasoning, without answer tags; `""` where the reasoning is not closed.
 

@@ -75,9 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     actions = rewards.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="list the built-in ones")
     listing.set_defaults(run=_list_rewards)
+    trial = actions.add_parser("check", help="try a reward: what it returns, stands, falls for")
+    trial.add_argument("reward", metavar="REF", help="name, module:function or file.py:function")
+    trial.add_argument("--data", type=Path, metavar="FILE.jsonl", help="rows with its columns")
+    trial.add_argument("--args", default="{}", metavar="YAML", help="its arguments, as in a recipe")
+    trial.set_defaults(run=_check_reward)
     # Started by the runner under `accelerate launch`; not for people.
     worker = commands.add_parser("run-stage")
-    worker.add_argument("job", type=Path)
     worker.set_defaults(run=_run_stage)
     return parser
 
@@ -166,19 +170,30 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _list_rewards(options: argparse.Namespace) -> int:
-    from trl_r1.verification.loading import builtin_rewards, load_reward
+    from trl_r1.verification.rewards_table import list_rewards
 
-    names = builtin_rewards()
-    for name in names:
-        text = (load_reward(name).__doc__ or "").strip().splitlines()
-        _say(f"{name:<{max(map(len, names))}}  {text[0] if text else ''}".rstrip())
-    return 0
+    return list_rewards(sys.stdout)
+
+
+def _check_reward(options: argparse.Namespace) -> int:
+    import yaml
+
+    from trl_r1.pipeline.mistakes import PipelineError
+    from trl_r1.verification.rewards_table import print_check
+
+    try:
+        arguments = yaml.safe_load(options.args) or {}
+        if not isinstance(arguments, dict):
+            raise ValueError(f"--args {options.args}: write a mapping, as '{{name: value}}'")
+        return print_check(options.reward, sys.stdout, data=options.data, args=arguments)
+    except (ValueError, yaml.YAMLError) as error:
+        raise PipelineError(str(error)) from error
 
 
 def _run_stage(options: argparse.Namespace) -> int:
     from trl_r1.pipeline.execution import run_worker
 
-    run_worker(options.job)
+    run_worker()
     return 0
 
 

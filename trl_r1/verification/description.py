@@ -58,7 +58,9 @@ class RewardDescription:
         return cls(**{**reply, **lists})
 
     def wants(self, column: str) -> bool:
-        """Whether a column has to be passed to it."""
+        """Whether a column has to be passed to it; the completions always are."""
+        if column == "completions":
+            return True
         return self.reads_kwargs or column in self.required or column in self.optional
 
 

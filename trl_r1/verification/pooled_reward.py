@@ -85,6 +85,7 @@ def pooled(
     cache: bool | None = None,
     base_dir: str | Path | None = None,
     pool: RewardPool | None = None,
+    even_if_it_should_stay: bool = False,
 ) -> PooledReward:
     """A reward function that runs in worker processes, within limits.
 
@@ -100,6 +101,7 @@ def pooled(
         cache: whether rows with equal content are graded once; what the function says by default.
         base_dir: folder that a relative file reference starts from, before the working directory.
         pool: a pool of its own instead of the one that the process shares.
+        even_if_it_should_stay: also a reward that asks to run in the trainer's process.
 
     Raises:
         RewardReferenceError: the reward can't be loaded, or has to stay in the trainer's process.
@@ -113,6 +115,11 @@ def pooled(
         base_dir = getattr(reward, "base_dir", None)
     made = PooledReward(spec, limits, cache, num_workers, Path(base_dir) if base_dir else None)
     made.use_pool(pool)
+    if made.description.runs_in_trainer and not even_if_it_should_stay:
+        raise RewardReferenceError(
+            f"reward {spec.use!r} asks to stay in the trainer's process (runs_in_trainer); give it "
+            "to the trainer as it is"
+        )
     return made
 
 
@@ -147,11 +154,6 @@ class PooledReward:
         """
         self._own_pool = pool
         self.description: RewardDescription = self._pool().describe(self._key, self.limits)
-        if self.description.runs_in_trainer:
-            raise RewardReferenceError(
-                f"reward {self.spec.use!r} asks to stay in the trainer's process "
-                "(runs_in_trainer); give it to the trainer as it is"
-            )
         self.__name__ = self.description.name
         self.__doc__ = self.description.summary
         self.__signature__ = self._signature()

@@ -110,6 +110,7 @@ def check_reward(
                 cache=False,
                 base_dir=base_dir,
                 pool=pool,
+                even_if_it_should_stay=True,
             )
         except RewardReferenceError as error:
             report.add("loads", FAULT, str(error))
@@ -156,7 +157,8 @@ class _Check:
             OK,
             f"columns: {', '.join(self.needed) or 'none but completions'}; "
             f"optional: {', '.join(optional) or 'none'}; called by {about.needs}"
-            + ("; equal rows graded once" if about.is_pure else ""),
+            + ("; equal rows graded once" if about.is_pure else "")
+            + ("; runs in the trainer's process" if about.runs_in_trainer else ""),
         )
         if not about.summary:
             self.report.add("docstring", NOTE, "it has none; `rewards list` shows its first line")
@@ -317,20 +319,26 @@ class _Check:
         self._play(f"answers in {form}", graded, full, [game.name for game in texts])
 
     def _format_games(self) -> None:
-        """Where it rewards a format over plain text, no malformed response may get as much."""
-        if "solution" in self.needed:
+        """Where it rewards a format over plain text, no malformed response may get as much.
+
+        Only of a reward that calls itself one: a length or a language may well be preferred in
+        what is malformed.
+        """
+        if "format" not in f"{self.reward.__name__} {self.reward.spec.use}".casefold():
             return
         texts = [*cases.FORMATS.values(), cases.PLAIN_TEXT]
         *formed, plain = self._call([self._form(text) for text in texts]).rewards
         scores = [reward for reward in formed if reward is not None]
         if plain is None or not scores or max(scores) <= plain:
             return
-        profile = list(cases.FORMATS)[formed.index(max(scores))]
+        # The last one that gets full marks is the most lenient: tags are text to it.
+        best = max(scores)
+        profile = [name for name, got in zip(cases.FORMATS, formed, strict=True) if got == best][-1]
         games = dict(cases.FORMAT_GAMES)
         if profile == "answer tags":
             games.update(cases.TAG_GAMES)
         graded = self._call([self._form(text) for text in games.values()])
-        self._play(f"format with {profile}", graded, max(scores), list(games))
+        self._play(f"format with {profile}", graded, best, list(games))
 
     def _play(self, what: str, graded: _Graded, full: float, names: Sequence[str]) -> None:
         num_won = 0
