@@ -16,7 +16,6 @@ import shutil
 import threading
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -165,6 +164,9 @@ class Sandbox:
 
     Raises:
         SandboxUnavailableError: where the kernel can't isolate and `allow_unisolated` is not set.
+
+    Attributes:
+        layers: names of what is in force.
     """
 
     def __init__(
@@ -180,17 +182,22 @@ class Sandbox:
         bwrap = shutil.which("bwrap") if bubblewrap else None
         if bubblewrap is True and bwrap is None:
             raise SandboxUnavailableError("bubblewrap is asked for, but `bwrap` is not on the path")
-        self._workers = [SandboxWorker(bwrap, allow_unisolated) for _ in range(num_workers)]
-        self._idle: queue.SimpleQueue[SandboxWorker] = queue.SimpleQueue()
-        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="sandbox")
-        self._finalizer = weakref.finalize(self, _close, self._workers, self._threads, os.getpid())
         try:
-            self.layers = self._workers[0].start()
+            self._open(num_workers, bwrap, allow_unisolated)
         except SandboxUnavailableError:
-            self._finalizer()
-            raise
-        for worker in self._workers:
+            # The inner layers are whole by themselves, and `layers` says which there are.
+            if bwrap is None or bubblewrap is True:
+                raise
+            self._open(num_workers, None, allow_unisolated)
+
+    def _open(self, num_workers: int, bwrap: str | None, allow_unisolated: bool) -> None:
+        workers = [SandboxWorker(bwrap, allow_unisolated) for _ in range(num_workers)]
+        self.layers = workers[0].start()
+        self._idle: queue.SimpleQueue[SandboxWorker] = queue.SimpleQueue()
+        for worker in workers:
             self._idle.put(worker)
+        self._num_workers = num_workers
+        self._finalizer = weakref.finalize(self, _close, workers, os.getpid())
 
     def run(self, programs: Sequence[Program]) -> list[ProgramResult]:
         """Run programs, `num_workers` at a time; one result each, in order.
@@ -201,7 +208,34 @@ class Sandbox:
         """
         if not self._finalizer.alive:
             raise RuntimeError("this Sandbox is closed; make a new one")
-        return list(self._threads.map(self._run_one, programs))
+        jobs = iter(enumerate(programs))
+        results: dict[int, ProgramResult] = {}
+        problems: list[BaseException] = []
+        lock = threading.Lock()
+
+        def work() -> None:
+            while not problems:
+                with lock:
+                    number, program = next(jobs, (-1, None))
+                if program is None:
+                    return
+                try:
+                    results[number] = self._run_one(program)
+                except BaseException as problem:  # noqa: BLE001 - raised again by the caller's thread
+                    problems.append(problem)
+
+        # Daemons, not an executor: Python waits for an executor's threads before it lets anything
+        # be closed at exit.
+        num_others = min(self._num_workers, len(programs)) - 1
+        others = [threading.Thread(target=work, daemon=True) for _ in range(num_others)]
+        for thread in others:
+            thread.start()
+        work()
+        for thread in others:
+            thread.join()
+        if problems:
+            raise problems[0]
+        return [results[number] for number in range(len(programs))]
 
     def _run_one(self, program: Program) -> ProgramResult:
         worker = self._idle.get()
@@ -221,12 +255,11 @@ class Sandbox:
         self.close()
 
 
-def _close(workers: list[SandboxWorker], threads: ThreadPoolExecutor, owner: int) -> None:
+def _close(workers: list[SandboxWorker], owner: int) -> None:
     if os.getpid() != owner:  # a fork of the trainer is going, not the trainer
         return
     for worker in workers:
-        worker.stop()
-    threads.shutdown(wait=False, cancel_futures=True)
+        worker.close()
 
 
 _shared_lock = threading.Lock()

@@ -43,6 +43,7 @@ class SandboxWorker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._is_closed = False
 
     def start(self) -> tuple[str, ...]:
         """Start the supervisor; the names of the layers in force.
@@ -103,9 +104,15 @@ class SandboxWorker:
         with self._lock:
             problem = ""
             for _ in range(2):
+                if self._is_closed:
+                    raise RuntimeError("the Sandbox was closed while a program ran")
                 if self._socket is None:
                     self.start()
-                received = self._exchange(parts, limits)
+                try:
+                    received = self._exchange(parts, limits)
+                except BaseException:  # an interrupt: the next answer would belong to this job
+                    self.stop()
+                    raise
                 if received is None:
                     self.stop()
                     continue
@@ -125,7 +132,8 @@ class SandboxWorker:
         self, parts: list[tuple[str, dict[str, Any], bytes]], limits: dict[str, Any]
     ) -> tuple[dict[str, Any], list[bytes]] | None:
         """Send the job, wait for its outcome; None where the supervisor or its zygote is lost."""
-        assert self._socket is not None
+        connection = self._socket
+        assert connection is not None
         jobs = [(role, json.dumps(job).encode(), stdin) for role, job, stdin in parts]
         sizes = [
             {"role": role, "job_size": len(job), "stdin_size": len(stdin)}
@@ -133,9 +141,9 @@ class SandboxWorker:
         ]
         payload = b"".join(stdin + job for _, job, stdin in jobs)
         try:
-            self._socket.settimeout(limits["wall_seconds"] + _GRACE_SECONDS)
-            frames.send(self._socket, {"limits": limits, "parts": sizes}, payload)
-            received = frames.receive(self._socket)
+            connection.settimeout(limits["wall_seconds"] + _GRACE_SECONDS)
+            frames.send(connection, {"limits": limits, "parts": sizes}, payload)
+            received = frames.receive(connection)
         except OSError:  # a timeout too: the supervisor no longer keeps its own limits
             return None
         if received is None or received[0]["report"] is None:
@@ -147,11 +155,18 @@ class SandboxWorker:
             offset += size
         return outcome, streams
 
+    def close(self) -> None:
+        """End the supervisor for good, also under a job of another thread."""
+        self._is_closed = True
+        self.stop()
+
     def stop(self) -> None:
         """End the supervisor, and with it everything it started."""
         connection, self._socket = self._socket, None
         process, self._process = self._process, None
         if connection is not None:
+            with contextlib.suppress(OSError):  # wakes a thread that waits on it
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         if process is not None:
             self._kill(process)

@@ -24,6 +24,7 @@ import json
 import os
 import random
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator
@@ -100,6 +101,9 @@ def _run_script(job: dict[str, Any]) -> int:
         with contextlib.suppress(Exception):
             traceback.print_exc()
         status = 1
+    for thread in threading.enumerate():  # as the interpreter does before it ends
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
     atexit._run_exitfuncs()
     with contextlib.suppress(Exception):
         sys.stdout.flush()

@@ -100,11 +100,7 @@ def _start_zygote(
     """
     may_fall_short = config["allow_unisolated"]
     layers = ["rlimits"]
-    has_nobody, is_isolated = False, False
-    if not config.get("pretend_no_namespaces"):
-        is_isolated, has_nobody = _try_view(may_fall_short)
-    elif not may_fall_short:
-        raise view.ViewError(1, "user namespaces: switched off for a test")
+    is_isolated, has_nobody = _try_view(may_fall_short)
     if landlock.abi_version() == 0 and not may_fall_short:
         raise OSError(38, "Landlock: the kernel has none (it needs 5.13, and `landlock` in lsm=)")
     locks = child.Locks(has_nobody, is_isolated)
@@ -168,7 +164,7 @@ def _run_job(
     socket.send_fds(control, [json.dumps(order).encode()], for_zygote)
     for fd in {*for_zygote, *links}:
         os.close(fd)
-    streams, report, is_cut = _collect(control, outputs, header["limits"])
+    streams, report, is_cut = _collect(control, outputs, header["limits"], trainer)
     outcome = {
         "report": report,
         "is_cut": is_cut,
@@ -195,45 +191,65 @@ def _memory_file(content: bytes) -> int:
     return fd
 
 
+class _Streams:
+    """The pipes a job writes to, each kept up to a limit."""
+
+    def __init__(self, fds: list[int], limit: int) -> None:
+        self._buffers: dict[int, bytearray] = {fd: bytearray() for fd in fds}
+        self._limit = limit
+        for fd in fds:
+            os.set_blocking(fd, False)
+
+    def take(self, fd: int) -> bool:
+        """Read once; False at the end, past the limit, or where there is nothing now."""
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        self._buffers[fd] += data
+        return bool(data) and len(self._buffers[fd]) <= self._limit
+
+    def is_cut(self) -> bool:
+        return any(len(buffer) > self._limit for buffer in self._buffers.values())
+
+    def finish(self, is_over: bool) -> list[bytes]:
+        """Close the pipes and give what they held; once a job is over its writers are dead, so what
+        is left in there ends at once."""
+        for fd in self._buffers:
+            while is_over and self.take(fd):
+                pass
+            os.close(fd)
+        return [bytes(buffer[: self._limit]) for buffer in self._buffers.values()]
+
+
 def _collect(
-    control: socket.socket, outputs: list[int], limits: dict[str, Any]
+    control: socket.socket, outputs: list[int], limits: dict[str, Any], trainer: socket.socket
 ) -> tuple[list[bytes], dict[str, Any] | None, bool]:
-    """Read the streams up to their limit until the zygote reports; None for a zygote that is lost
-    or late."""
-    buffers: dict[int, bytearray] = {fd: bytearray() for fd in outputs}
+    """Read the streams until the zygote reports: the streams, the report, whether one was cut.
+
+    There is no report from a zygote that is lost or late. Ends the process with the trainer.
+    """
+    streams = _Streams(outputs, limits["max_output_bytes"])
     poller = select.poll()
-    for fd in (*outputs, control.fileno()):
-        os.set_blocking(fd, fd == control.fileno())
-        poller.register(fd, select.POLLIN)
+    for source in (*outputs, control.fileno(), trainer.fileno()):
+        poller.register(source, select.POLLIN)
+    parent = os.getppid()
     deadline = time.monotonic() + limits["wall_seconds"] + _GRACE_SECONDS
-    report: dict[str, Any] | None = None
-    is_cut = False
-    is_over = False
-    while not is_over and time.monotonic() < deadline:
-        for fd, _ in poller.poll(100):
+    message: bytes | None = None
+    is_told = False
+    while message is None and time.monotonic() < deadline:
+        ready = [fd for fd, _ in poller.poll(1000 * _ORPHAN_CHECK_SECONDS)]
+        # The trainer says nothing while a job runs: it has hung up. The zygote dies with this
+        # process, and the program with the zygote.
+        if trainer.fileno() in ready or (not ready and os.getppid() != parent):
+            os._exit(0)
+        for fd in ready:
             if fd == control.fileno():
                 message = control.recv(1 << 16)
-                report = json.loads(message) if message else None
-                is_over = True
-            elif not _read_some(fd, buffers[fd], limits["max_output_bytes"]):
+            elif not streams.take(fd):
                 poller.unregister(fd)
-                if len(buffers[fd]) > limits["max_output_bytes"]:
-                    if not is_cut:
-                        control.send(b"kill")
-                    is_cut = True
-    for fd in outputs:  # the writers are dead: what is left in the pipes ends at once
-        while is_over and _read_some(fd, buffers[fd], limits["max_output_bytes"]):
-            pass
-        is_cut = is_cut or len(buffers[fd]) > limits["max_output_bytes"]
-        os.close(fd)
-    return [bytes(b[: limits["max_output_bytes"]]) for b in buffers.values()], report, is_cut
-
-
-def _read_some(fd: int, buffer: bytearray, limit: int) -> bool:
-    """Read once; False at the end, past the limit, or where there is nothing now."""
-    try:
-        data = os.read(fd, 1 << 16)
-    except BlockingIOError:
-        return False
-    buffer += data
-    return bool(data) and len(buffer) <= limit
+        if streams.is_cut() and not is_told:
+            control.send(b"kill")
+            is_told = True
+    collected = streams.finish(is_over=message is not None)
+    return collected, json.loads(message) if message else None, streams.is_cut()

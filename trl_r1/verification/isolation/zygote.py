@@ -114,8 +114,10 @@ def _cpu_seconds(pid: int) -> float:
 
 def _end(pid: int, pidfd: int) -> dict[str, Any]:
     # Process 1 of its namespace: the kernel ends every thread and process in there with it.
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    # Where the user allowed to do without namespaces, its session has to do.
+    for kill in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
     _, status, usage = os.wait4(pid, 0)
     os.close(pidfd)
     return {
