@@ -44,7 +44,9 @@ def test_the_generation_mark_covers_the_assistant_turn_with_its_end_token(
     (text,), (spans,) = render_jinja_template(
         [messages], chat_template=template, return_assistant_tokens_mask=True
     )
-    assert [text[start:end] for start, end in spans] == [target + end_token]
+    shown = [fmt.render(reasoning, answer) for _, reasoning, answer in fmt.examples]
+    marked = [text[start:end] for start, end in spans]
+    assert marked == [turn + end_token for turn in (*shown, target)]
 
 
 @pytest.mark.parametrize("name", FORMATS)
