@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from trl_r1.reasoning_format import FORMATS
 from trl_r1.stages import RewardSpec
 from trl_r1.verification.bound_reward import RewardError
 from trl_r1.verification.loading import (
@@ -364,3 +365,27 @@ def test_a_bound_reward_pickles_as_its_reference(folder: Path) -> None:
         [sys.executable, "-c", code], input=pickle.dumps(reward), capture_output=True, check=True
     )
     assert done.stdout.decode().strip() == "short [1.0, 0.0] [None]"
+
+
+def test_built_in_rewards_follow_the_response_format_of_their_stage() -> None:
+    fmt = FORMATS["r1_prefilled"]
+    reward = build_reward(RewardSpec("think_format"), fmt=fmt)
+    assert reward.args == {"profile": "think_then_text", "prefilled": True}
+    assert reward(["2+2=4</think>\\boxed{4}", "<answer>4</answer>"]) == [1.0, 0.0]
+    bare = build_reward(RewardSpec("think_format"), fmt=FORMATS["zero_bare"])
+    assert bare(["2+2=4</think>4", "<think>2+2=4</think><answer>4</answer>"]) == [0.0, 1.0]
+
+
+def test_a_reward_can_not_ask_for_another_format_than_its_stage() -> None:
+    spec = RewardSpec("think_format", args={"profile": "answer_tags"})
+    message = "profile is 'answer_tags', but responses are of reasoning_format 'r1'"
+    with pytest.raises(RewardReferenceError, match=message):
+        build_reward(spec, fmt=FORMATS["r1"])
+    assert build_reward(spec, fmt=FORMATS["zero"]).args["profile"] == "answer_tags"
+
+
+def test_a_custom_reward_keeps_a_profile_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def mine(completions, profile='x', **kwargs):\n    return [0.0] * len(completions)\n"
+    )
+    assert build_reward(RewardSpec("mine.py:mine"), tmp_path, FORMATS["r1"]).args == {}

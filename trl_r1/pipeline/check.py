@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trl_r1.pipeline.check_data import SourceChecker
+from trl_r1.pipeline.check_data import SourceChecker, format_of
 from trl_r1.pipeline.check_names import name_fault
 from trl_r1.pipeline.configs import build_configs, path_keys, resolve
 from trl_r1.pipeline.inputs import references_of
@@ -209,7 +209,8 @@ class _Checker:
                         f"{place}.tasks: no rows of task {task!r}{suggestion(task, tasks)}",
                     )
             try:
-                function = build_reward(reward, self.pipeline.folder)
+                fmt = format_of(recipe)
+                function = build_reward(reward, self.pipeline.folder, fmt)
             except RewardReferenceError as error:
                 yield "rewards", f"{place}: {error}"
                 continue

@@ -17,7 +17,7 @@ from trl_r1.pipeline.check_names import name_fault
 from trl_r1.pipeline.mistakes import one_of, suggestion
 from trl_r1.pipeline.recipe import StageRecipe
 from trl_r1.pipeline.references import find_path, is_reference
-from trl_r1.reasoning_format import FORMATS
+from trl_r1.reasoning_format import FORMATS, ReasoningFormat
 from trl_r1.stages import RewardSpec
 from trl_r1.tasks import TASKS, DatasetSource, Task, load_rows, load_task
 from trl_r1.training.arguments import EvaluationSettings
@@ -51,7 +51,7 @@ class SourceChecker:
         """Mistakes in the `datasets` of a stage."""
         sources = list(_sources(recipe.values["datasets"]))
         yield from _share_faults(sources)
-        fmt = _format_name(recipe.values, recipe.spec.configs)
+        fmt = format_of(recipe).name
         known: list[tuple[DatasetSource, set[str]]] = []
         is_all_known = True
         for index, source in enumerate(sources):
@@ -211,10 +211,11 @@ def _argument_faults(source: DatasetSource, task: Task, place: str) -> Iterator[
             yield f"{place}.args: task {task.name!r} has no argument {key!r}{hint}"
 
 
-def _format_name(values: Mapping[str, Any], configs: Sequence[type]) -> str:
+def format_of(recipe: StageRecipe) -> ReasoningFormat:
+    """The response format of a stage; where the recipe names an unknown one, the first."""
+    configs = recipe.spec.configs
     default = next((c.reasoning_format for c in configs if hasattr(c, "reasoning_format")), "zero")
-    name = values.get("reasoning_format", default)
-    return name if name in FORMATS else "zero"
+    return FORMATS.get(recipe.values.get("reasoning_format", default), FORMATS["zero"])
 
 
 def _share_faults(sources: Sequence[DatasetSource]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from trl_r1.verification.bound_reward import BoundReward
 
 if TYPE_CHECKING:
+    from trl_r1.reasoning_format import ReasoningFormat
     from trl_r1.stages import RewardSpec
 
 _BUILTIN_PACKAGE = "trl_r1.rewards"
@@ -76,15 +77,20 @@ def load_reward(reference: str, base_dir: Path | None = None) -> Callable[..., A
     return function
 
 
-def build_reward(spec: RewardSpec, base_dir: Path | None = None) -> BoundReward:
+def build_reward(
+    spec: RewardSpec, base_dir: Path | None = None, fmt: ReasoningFormat | None = None
+) -> BoundReward:
     """The reward of a recipe entry, with its arguments, step window and tasks bound to it.
 
     Args:
         spec: one entry of a recipe's `rewards:`.
         base_dir: see `load_reward`.
+        fmt: response format of the stage. Built-in rewards are told its `profile` and whether it is
+            `prefilled`, so that a recipe can't ask for one format and reward another.
 
     Raises:
-        RewardReferenceError: see `load_reward`; also for `args` the function does not name.
+        RewardReferenceError: see `load_reward`; also for `args` the function does not name, or
+            that contradict `fmt`.
     """
     function = load_reward(spec.use, base_dir)
     parameters = _keyword_parameters(function)
@@ -103,13 +109,30 @@ def build_reward(spec: RewardSpec, base_dir: Path | None = None) -> BoundReward:
     return BoundReward(
         use=spec.use,
         name=spec.name or _function_name(function),
-        args=dict(spec.args),
+        args={**spec.args, **_format_arguments(spec, function, fmt)},
         from_step=spec.from_step,
         until_step=spec.until_step,
         tasks=tuple(spec.tasks),
         base_dir=base_dir,
         function=function,
     )
+
+
+def _format_arguments(
+    spec: RewardSpec, function: Callable[..., Any], fmt: ReasoningFormat | None
+) -> dict[str, Any]:
+    """What a built-in reward has to know of the stage's response format."""
+    if fmt is None or not function.__module__.startswith(f"{_BUILTIN_PACKAGE}."):
+        return {}
+    facts = {"profile": fmt.profile, "prefilled": fmt.is_prefilled}
+    told = {key: facts[key] for key in _keyword_parameters(function) if key in facts}
+    for key, value in told.items():
+        if spec.args.get(key, value) != value:
+            raise RewardReferenceError(
+                f"reward {spec.use!r}: args: {key} is {spec.args[key]!r}, but responses are of "
+                f"reasoning_format {fmt.name!r}, whose {key} is {value!r}; leave it out"
+            )
+    return told
 
 
 def required_columns(function: Callable[..., Any]) -> set[str]:

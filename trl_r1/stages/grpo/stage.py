@@ -82,7 +82,7 @@ def run(context: StageContext) -> StageResult:
             rollouts.replace(partial_folder(rollouts))
     trainer = R1GRPOTrainer(
         model,
-        reward_funcs=[build_reward(spec) for spec in context.rewards],
+        reward_funcs=[build_reward(spec, fmt=fmt) for spec in context.rewards],
         args=args,
         train_dataset=prompts,
         processing_class=tokenizer,
