@@ -13,12 +13,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from datasets import load_dataset
 
 from trl_r1.reasoning_format import get_format
 from trl_r1.sampling import Sample, derive_seed
+from trl_r1.sampling.processes import Processes
 from trl_r1.sampling.readability import is_repetitive, longest_paragraph
-from trl_r1.stages import RewardSpec
+from trl_r1.stages import RewardSpec, StageContext, rejection_sampling
 from trl_r1.stages.rejection_sampling import RejectionSampler, RejectionSamplingConfig
+from trl_r1.tasks.small_talk import name_reward
+from trl_r1.training.arguments import DatasetArguments, ModelArguments
 
 FMT = get_format("zero")
 
@@ -205,6 +209,53 @@ def test_a_finished_run_draws_nothing_again(tmp_path: Path) -> None:
     assert sampler.sampler.num_calls == 3
     assert sampler.run(rows(5), tmp_path) == first
     assert sampler.sampler.num_calls == 3
+
+
+def test_two_processes_make_what_one_makes(tmp_path: Path) -> None:
+    config = RejectionSamplingConfig(num_samples=4, shard_size=3, language=None)
+    sampler = RejectionSampler(Seeded(), FMT, [equals_solution], config)
+    alone = sampler.run(rows(20), tmp_path / "alone")
+    for index in (1, 0):
+        sampler.draw(rows(20), tmp_path / "both", Processes(index, 2))
+    assert sampler.assemble(rows(20), tmp_path / "both") == alone
+    for artifact in ("samples", "dataset"):
+        assert table(tmp_path / "both" / artifact) == table(tmp_path / "alone" / artifact)
+
+
+def test_general_rows_need_neither_format_nor_thinking(tmp_path: Path) -> None:
+    config = RejectionSamplingConfig(num_samples=2)
+    sampler = RejectionSampler(Scripted(["hello Ada", "hello Ben"]), FMT, [name_reward], config)
+    row = {"prompt": "greet Ada Hale", "solution": "Ada Hale", "task": "small_talk"}
+    with pytest.raises(ValueError, match="2 wrong"):
+        sampler.run([row], tmp_path / "wrong")
+    sampler.sampler = Scripted(["hello Ada Hale", "hello Ben"])
+    sampler.run([row], tmp_path / "right")
+    assert [r["completion"] for r in table(tmp_path / "right" / "dataset")] == ["hello Ada Hale"]
+
+
+def test_mixed_languages_are_rejected(tmp_path: Path) -> None:
+    config = RejectionSamplingConfig(num_samples=2)
+    texts = [answer("4"), answer("4", "zwei und zwei make four, nicht wahr, aber sicher")]
+    sampler = RejectionSampler(Scripted(texts), FMT, [equals_solution], config)
+    sampler.run([{"prompt": FMT.prompt("2+2?"), "solution": "4"}], tmp_path)
+    assert verdicts(tmp_path) == ["kept", "mixed_language"]
+
+
+def test_the_stage_leaves_folders_that_load_anywhere(tiny_model_dir: Path, tmp_path: Path) -> None:
+    config = RejectionSamplingConfig(
+        num_samples=2, max_new_tokens=6, language=None, require_format=False, shard_size=3
+    )
+    config.reject_repetition = False
+    model_args = ModelArguments(str(tiny_model_dir), reasoning_format="zero_bare")
+    data = DatasetArguments([{"task": "digit_sums", "num_rows": 7}])
+    # Nothing a random model says is right: its samples end at the limit, so let those pass too.
+    context = StageContext("data", tmp_path / "data", (model_args, data, config))
+    with pytest.raises(ValueError, match=r"none of 14 samples was kept \(14 truncated\)"):
+        rejection_sampling.run(context)
+    samples = load_dataset(str(tmp_path / "data" / "samples"), split="train", cache_dir=tmp_path)
+    assert len(samples) == 14
+    assert set(samples["verdict"]) == {"truncated"}
+    assert {len(ids) for ids in samples["token_ids"]} == {6}
 
 
 def test_other_settings_do_not_mix_with_what_is_there(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class SampleJudge:
             "ungradable": any(score is None for score in decisive),
             "wrong": any(s is not None and s < self.filters.min_reward for s in decisive),
             **self._unreadable(row, target),
-            "mixed_language": language is not None and language < 1.0,
+            "mixed_language": parts is not None and language is not None and language < 1.0,
         }
         verdict = next((reason for reason in REASONS if faults.get(reason)), KEPT)
         return Judgement(verdict, scores, target)

@@ -20,6 +20,7 @@ from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.rewards.think_format import THINK_CLOSE
 from trl_r1.sampling import Sample, Sampler, derive_seed
 from trl_r1.sampling.grading import Reward, call_reward, told_of_prefill
+from trl_r1.sampling.processes import current_processes
 from trl_r1.sampling.sample_rows import sample_row, sample_schema
 from trl_r1.sampling.shards import ShardFolder, fingerprint, read_shards
 from trl_r1.stages import StageContext, StageResult, StageSpec
@@ -163,14 +164,17 @@ def run(context: StageContext) -> StageResult:
         sample_schema(problems[0]["prompt"], _COLUMNS),
         record,
     )
-    if missing := shards.missing():
+    processes = current_processes()
+    if missing := processes.share(shards.missing()):
         path = str(model_args.model_name_or_path)
         evaluator = Evaluator(_load_sampler(path, settings, fmt, model_args), settings, fmt)
         for index in missing:
-            scored = evaluator.score_shard(problems, index)
-            shards.write(index, scored)
+            shards.write(index, evaluator.score_shard(problems, index))
             context.on_progress(index + 1, shards.num_shards, {})
-    shards.finish()
+    processes.wait()
+    if processes.is_main:
+        shards.finish()
+    processes.wait()
     rows = (row for _, part in read_shards(shards.folder, _SCORED) for row in part)
     scores = summarise(rows, len(problems), settings.num_samples)
     details = {"problems": len(problems), "samples": len(problems) * settings.num_samples}

@@ -12,7 +12,6 @@ and rewriting by a model.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.sampling import Sampler, derive_seed
 from trl_r1.sampling.grading import Reward, told_of_prefill
 from trl_r1.sampling.judging import KEPT, REASONS, Check, SampleFilters, SampleJudge
+from trl_r1.sampling.processes import Processes, current_processes
 from trl_r1.sampling.sample_rows import sample_row, sample_schema, text_type
 from trl_r1.sampling.shards import (
     ShardFolder,
@@ -101,7 +101,7 @@ class RejectionSampler:
         self.sampler = sampler
         self.config = config or RejectionSamplingConfig()
         self.source = source
-        self.checks = [_check(reward) for reward in rewards]
+        self.checks = [_check(reward, fmt) for reward in rewards]
         counts = Counter(check.name for check in self.checks)
         if twice := sorted(name for name, count in counts.items() if count > 1):
             raise ValueError(f"several rewards are called {twice}; give each a `name` of its own")
@@ -131,16 +131,13 @@ class RejectionSampler:
         self,
         rows: Sequence[Mapping[str, Any]],
         output_dir: Path,
-        process_index: int = 0,
-        num_processes: int = 1,
+        processes: Processes | None = None,
         on_shard: OnShard | None = None,
     ) -> None:
         """Make this process's share of the shards of `samples/` that are missing."""
         unique = without_repeated_prompts(rows)
         shards = self._shards(unique, output_dir)
-        for index in shards.missing():
-            if index % num_processes != process_index:
-                continue
+        for index in (processes or Processes()).share(shards.missing()):
             start = index * self.config.shard_size
             judged = self._make_shard(index, unique[start : start + self.config.shard_size])
             shards.write(index, judged)
@@ -244,26 +241,14 @@ def run(context: StageContext) -> StageResult:
     model, _ = load_policy(path, model_args, trainable=False)
     engine = TransformersSampler(model, tokenizer, config.batch_size)
     sampler = RejectionSampler(engine, fmt, context.rewards, config, source=context.name)
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        sampler.draw(rows, context.output_dir, on_shard=context.on_progress)
-        return StageResult(details=sampler.assemble(rows, context.output_dir))
-    return StageResult(details=_run_distributed(sampler, rows, context))
-
-
-def _run_distributed(
-    sampler: RejectionSampler, rows: Sequence[Mapping[str, Any]], context: StageContext
-) -> dict[str, Any]:
-    """Under `accelerate launch`: every process draws its shards, the main one assembles."""
-    from accelerate import PartialState
-
-    state = PartialState()
-    report = context.on_progress if state.is_main_process else None
-    sampler.draw(rows, context.output_dir, state.process_index, state.num_processes, report)
-    state.wait_for_everyone()
-    if state.is_main_process:
+    processes = current_processes()
+    on_shard = context.on_progress if processes.is_main else None
+    sampler.draw(rows, context.output_dir, processes, on_shard)
+    processes.wait()
+    if processes.is_main:
         sampler.assemble(rows, context.output_dir)
-    state.wait_for_everyone()
-    return sample_figures(context.output_dir / "samples")
+    processes.wait()
+    return StageResult(details=sample_figures(samples))
 
 
 def sample_figures(samples: Path) -> dict[str, Any]:
@@ -298,11 +283,11 @@ def without_repeated_prompts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str
     return list(unique.values())
 
 
-def _check(reward: Reward | RewardSpec) -> Check:
+def _check(reward: Reward | RewardSpec, fmt: ReasoningFormat) -> Check:
     from trl_r1.verification.loading import build_reward
 
     if isinstance(reward, RewardSpec):
-        function = build_reward(reward)
+        function = build_reward(reward, fmt=fmt)
         return Check(function.__name__, function, reward.tasks, reward.weight > 0)
     return Check(getattr(reward, "__name__", type(reward).__name__), reward)
 
