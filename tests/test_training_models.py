@@ -79,6 +79,19 @@ def test_every_sft_stage_trains_and_stores_a_plain_model(
     assert not list(out.glob("*/training_args.bin"))
 
 
+def test_eight_bit_weights_are_trained_and_merged_too(
+    tmp_path: Path, tiny_model_dir: Path, rows_file: Path
+) -> None:
+    out = train(tmp_path, tiny_model_dir, rows_file, load_in_8bit=True, **LORA)
+    merged, tokenizer = plain(out / "model")
+    args = ModelArguments(load_in_8bit=True, **LORA)
+    trained, _ = load_policy(str(out / "adapter"), args, trainable=False)
+    start, _ = plain(tiny_model_dir)
+    moved = (logits(trained, tokenizer) - logits(start, tokenizer)).abs().max()
+    error = (logits(merged, tokenizer) - logits(trained, tokenizer)).abs().max()
+    assert error < 0.05 * moved  # its products are rounded to 8 bit, those of the merged are not
+
+
 def test_a_merged_model_is_the_base_with_its_adapter(
     tmp_path: Path, tiny_model_dir: Path, rows_file: Path
 ) -> None:

@@ -108,6 +108,30 @@ def test_a_killed_grpo_run_ends_with_the_same_weights(
     assert whole == cut
 
 
+@pytest.mark.parametrize("quantised", [False, True])
+def test_a_carried_adapter_keeps_its_reference_over_a_kill(
+    tmp_path: Path, tiny_model_dir: Path, rows_file: Path, even_reward: str, quantised: bool
+) -> None:
+    settings = {
+        "use_peft": True,
+        "lora_r": 4,
+        "load_in_4bit": quantised,
+        "adapter_output": "adapter",
+    }
+    cold_start.run(
+        _sft(tmp_path, "sft", tiny_model_dir, rows_file, model_settings=settings, max_steps=4)
+    )
+    common = (tmp_path / "sft/model", rows_file, even_reward)
+    grpo.run(_grpo(tmp_path, "whole", *common, model_settings=settings))
+    with pytest.raises(Killed):
+        grpo.run(_grpo(tmp_path, "cut", *common, model_settings=settings, stop_at=5))
+    grpo.run(_grpo(tmp_path, "cut", *common, model_settings=settings))
+    assert _same_weights(tmp_path / "whole/model", tmp_path / "cut/model")
+    assert _metrics(tmp_path / "whole") == _metrics(tmp_path / "cut")
+    # The frozen copy that served as the reference is no part of the result.
+    assert not [path for path in (tmp_path / "cut/model").iterdir() if path.is_dir()]
+
+
 def _rollouts(folder: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 

@@ -1,0 +1,1 @@
+"""What the training stages share: data, models, trainers' parts, the loop and its artifacts."""

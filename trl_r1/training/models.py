@@ -69,7 +69,8 @@ def load_tokenizer(
             raise ValueError(
                 f"{path}: chat_template {model_args.chat_template!r} ends a turn with "
                 f"{end_token!r}, which is not in the tokenizer's vocabulary; choose another "
-                "chat_template, or leave it out to keep the model's own"
+                "chat_template, leave it out to keep the model's own, or give one of your own in "
+                "an SFT stage with `chat_template_path`"
             )
         tokenizer.eos_token = end_token
     elif tokenizer.chat_template is None:

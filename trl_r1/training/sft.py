@@ -163,26 +163,27 @@ def check_targets(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
             raise TargetError(f"row {index}: {fault}")
 
 
+_WAY_OUT = "set `chat_template: chatml`, or `chat_template_path` to a .jinja file that keeps it"
+
+
 def _target_fault(
     completion: str, input_ids: list[int], target_ids: list[int], tokenizer: Any
 ) -> str | None:
     """What is wrong with the text of a row's targets; None where it is the whole completion."""
     if not target_ids:
         return (
-            "no token is trained on; the chat template or the masks hide the whole completion "
-            "(write `{% generation %}` around the assistant turn, or set `chat_template`)"
+            "no token is trained on; the chat template or the masks hide the whole completion; "
+            + _WAY_OUT
         )
     wanted, whole = _squeezed(completion), _squeezed(tokenizer.decode(input_ids))
     if wanted not in whole:
-        if (
-            THINK_CLOSE in completion
-            and _squeezed(completion.partition(THINK_CLOSE)[0]) not in whole
-        ):
+        reasoning = completion.partition(THINK_CLOSE)[0] if THINK_CLOSE in completion else ""
+        if _squeezed(reasoning) not in whole:
             return (
                 "the chat template drops the reasoning from the target (the R1-Distill templates "
-                f"do, everything up to {THINK_CLOSE}); set `chat_template: chatml`"
+                f"do, everything up to {THINK_CLOSE}); {_WAY_OUT}"
             )
-        return "the chat template changes the completion; set `chat_template: chatml`"
+        return f"the chat template changes the completion; {_WAY_OUT}"
     targets = _squeezed(tokenizer.decode(target_ids))
     # The generation prompt may have written the opener already: then it is context, not target.
     without_opener = wanted.removeprefix(THINK_OPEN)
@@ -190,7 +191,7 @@ def _target_fault(
         return None
     return (
         "only a part of the completion is trained on: the tokenised prompt is no prefix of the "
-        "tokenised row, or a mask covers the rest; set `chat_template: chatml`"
+        f"tokenised row, or a mask covers the rest; {_WAY_OUT}"
     )
 
 
