@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,9 @@ datasets: [{dataset_name: "@data"}]
     "05_student.yaml": """\
 stage: toy_sft
 model_name_or_path: "@base/student"
-datasets: [{dataset_name: "@base/model"}]
+datasets: [{task: small_talk, num_rows: 8}]
 """,
 }
-FILES["05_student.yaml"] = FILES["05_student.yaml"].replace('dataset_name: "@base/model"', "task: small_talk, num_rows: 8")  # fmt: skip
 ALL = ["base", "zero", "data", "cold_start", "student"]
 
 
@@ -95,7 +94,8 @@ def test_stages_run_in_order_each_from_what_it_names(bench: Workbench) -> None:
     assert [bench.value(name) for name in ("base", "zero", "cold_start")] == [3.0, 6.0, 6.0]
     assert bench.value("data", "dataset") == 9.0
     record = json.loads((bench.run_dir / "zero" / "stage.json").read_text())
-    assert {"name", "stage", "status", "inputs", "recipe", "seed", "versions", "scores", "seconds"} <= set(record)  # fmt: skip
+    keys = "name, stage, status, inputs, recipe, seed, versions, scores, seconds"
+    assert set(keys.split(", ")) <= set(record)
     assert (record["status"], record["seed"]) == ("finished", 3)
     assert {item["role"] for item in record["inputs"]} == {"weights", "reward"}
     assert record["versions"]["trl"].startswith("1.16")
@@ -139,7 +139,12 @@ def test_a_changed_data_file_or_reward_reruns_the_stage(bench: Workbench) -> Non
     rows, reward = bench.recipes / "rows.jsonl", bench.recipes / "mine.py"
     rows.write_text('{"prompt": "1+1=?", "solution": "2"}\n')
     reward.write_text("def mine(completions, **kwargs):\n    return [0.0] * len(completions)\n")
-    options = ("--set", "zero.datasets.0={dataset_name: rows.jsonl}", "--set", "zero.rewards.0.use=mine.py:mine")  # fmt: skip
+    options = (
+        "--set",
+        "zero.datasets.0={dataset_name: rows.jsonl}",
+        "--set",
+        "zero.rewards.0.use=mine.py:mine",
+    )
     bench.run(*options)
     bench.run(*options)
     assert bench.journal() == []
@@ -203,8 +208,7 @@ def test_a_failed_stage_goes_on_at_its_checkpoint(bench: Workbench) -> None:
     assert bench.record("zero").status == "running"
     bench.run()
     assert bench.journal() == ALL[1:]
-    assert bench.journal("step zero") == ["step zero 3"] or "zero 3" in bench.journal("step")
-    assert "zero 2" not in bench.journal("step")
+    assert [step for step in bench.journal("step") if "zero" in step] == ["zero 3"]
 
 
 def test_the_old_result_stays_until_the_new_one_is_complete(bench: Workbench) -> None:
@@ -225,7 +229,7 @@ def test_an_attempt_with_another_recipe_is_not_resumed(bench: Workbench) -> None
     toy_stages.FAILURES["zero", 3] = RuntimeError("out of luck")
     bench.run(status=1)
     bench.run("--set", "zero.gain=2.0")
-    assert bench.journal("step zero") == ["step zero 1"] or "zero 1" in bench.journal("step")
+    assert "zero 1" in bench.journal("step")
     assert bench.value("zero") == 9.0
 
 
@@ -266,9 +270,6 @@ def test_no_secret_is_stored(bench: Workbench) -> None:
         assert not path.is_file() or "hf_secret" not in path.read_text()
 
 
-Evaluate = Callable[..., dict[str, float]]
-
-
 @pytest.fixture
 def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models that were scored, by a stand-in that reads a toy model's value."""
@@ -284,6 +285,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
+SCORED = ["base/model", "zero/model", "cold_start/model", "base/student", "student/model"]
 EVALUATION = "evaluation: {datasets: [{task: digit_sums, num_rows: 8}]}\n"
 
 
@@ -293,8 +295,10 @@ def test_a_model_is_scored_once_and_its_score_is_the_next_stage_s_before(
     (bench.recipes / "pipeline.yaml").write_text(FILES["pipeline.yaml"] + EVALUATION)
     out = bench.run()
     # The student is no stage's main artifact, so nobody has scored it before.
-    assert evaluated == ["base/model", "zero/model", "cold_start/model", "base/student", "student/model"]  # fmt: skip
-    assert bench.record("base").scores == {"after": {"pass@1": 0.03, "format": 1.0, "mean_length": 13.0, "general": 0.5}}  # fmt: skip
+    assert evaluated == SCORED
+    assert bench.record("base").scores == {
+        "after": {"pass@1": 0.03, "format": 1.0, "mean_length": 13.0, "general": 0.5}
+    }
     assert bench.record("zero").scores["before"] == bench.record("base").scores["after"]
     assert bench.record("zero").scores["after"]["pass@1"] == 0.06
     assert bench.record("data").scores == {}
@@ -314,7 +318,7 @@ def test_a_changed_evaluation_scores_again_and_trains_nothing(
     out = bench.run("--set", "evaluation.num_samples=4")
     assert bench.journal() == []
     assert "zero        score   the evaluation changed; the model stays" in out
-    assert evaluated == ["base/model", "zero/model", "cold_start/model", "base/student", "student/model"]  # fmt: skip
+    assert evaluated == SCORED
     assert bench.record("zero").scores["after"]["mean_length"] == 16.0
     assert bench.record("zero").scores["before"]["mean_length"] == 16.0
 

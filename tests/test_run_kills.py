@@ -45,10 +45,15 @@ def test_twenty_kills_lose_nothing_and_run_no_finished_stage_again(tmp_path: Pat
     for name, record in ledger.items():
         for artifact in record.artifacts:
             assert (run_dir / name / artifact / "value").exists(), f"{name}/{artifact}"
-    values = {name: float((run_dir / name / "model" / "value").read_text()) for name in ("base", "zero", "cold_start")}  # fmt: skip
-    assert values == {"base": 5.0, "zero": 15.0, "cold_start": 10.0}
-    assert float((run_dir / "data" / "dataset" / "value").read_text()) == 20.0
-    # A step is noted after its checkpoint: a kill between the two may lose the note, never repeat it.
+    artifacts = {
+        "base/model": 5.0,
+        "zero/model": 15.0,
+        "data/dataset": 20.0,
+        "cold_start/model": 10.0,
+    }
+    for path, value in artifacts.items():
+        assert float((run_dir / path / "value").read_text()) == value
+    # A step is noted after its checkpoint: a kill between may lose the note, never repeat it.
     steps = Counter(line for line in journal.read_text().splitlines() if line.startswith("step"))
     recipes_of = {"base": 1, "zero": 2, "data": 2, "cold_start": 2}
     for line, count in steps.items():

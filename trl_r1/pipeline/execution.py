@@ -1,6 +1,7 @@
 """Runs one stage: in this process, or in processes that `accelerate launch` starts.
 
-A job is a JSON file with all a stage needs, so that a launched process reads no recipe again.
+A job is all a stage needs, so that a launched process reads no recipe again. It travels in the
+environment, never in a file, since it may hold secrets.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from trl_r1.stages import RewardSpec, StageContext, StageResult, load_stage
 
 OnProgress = Callable[[int, int, Mapping[str, float]], None]
 _PROGRESS_MARK = "trl_r1 progress: "
+_JOB_VARIABLE = "TRL_R1_JOB"
+_RESULT_FILE = ".result.json"
 _WORKER_LOCK = ".worker.lock"
 
 
@@ -151,13 +154,10 @@ def run_launched(job: Job, launch: Launch, log: IO[str], on_progress: OnProgress
     Raises:
         PipelineError: they ended without a result; the log says why.
     """
-    job_file, result_file = job.output_dir / ".job.json", job.output_dir / ".result.json"
+    result_file = job.output_dir / _RESULT_FILE
     # A worker whose runner was killed notices within seconds; until then it may still write.
     with RunLock(job.output_dir / _WORKER_LOCK, wait_seconds=60):
         result_file.unlink(missing_ok=True)
-        document = {**asdict(job), "output_dir": str(job.output_dir)}
-        document.update(processes=launch.processes, runner=os.getpid())
-        write_text(job_file, json.dumps(document))
     start = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", launch.config]
     if launch.on_cpu:
         count = str(launch.processes)
@@ -169,8 +169,12 @@ def run_launched(job: Job, launch: Launch, log: IO[str], on_progress: OnProgress
             "--nproc_per_node",
             count,
         ]
-    command = [str(part) for part in (*start, "-m", "trl_r1", "run-stage", job_file)]
-    environment = dict(os.environ, **({"ACCELERATE_USE_CPU": "true"} if launch.on_cpu else {}))
+    command = [str(part) for part in (*start, "-m", "trl_r1", "run-stage")]
+    document = {**asdict(job), "output_dir": str(job.output_dir)}
+    document.update(processes=launch.processes, runner=os.getpid(), on_cpu=launch.on_cpu)
+    environment = {**os.environ, _JOB_VARIABLE: json.dumps(document)}
+    if launch.on_cpu:
+        environment["ACCELERATE_USE_CPU"] = "true"
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -179,6 +183,7 @@ def run_launched(job: Job, launch: Launch, log: IO[str], on_progress: OnProgress
         errors="replace",
         env=environment,
     )
+    said = ""
     try:
         assert process.stdout is not None, "a pipe was asked for"
         for line in process.stdout:
@@ -186,33 +191,35 @@ def run_launched(job: Job, launch: Launch, log: IO[str], on_progress: OnProgress
                 on_progress(*json.loads(line.removeprefix(_PROGRESS_MARK)))
             else:
                 log.write(line)
+                said = line.partition("trl-r1: ")[2].strip() or said
         status = process.wait()
     except BaseException:
         process.terminate()
         process.wait()
         raise
     if not result_file.exists():
-        raise PipelineError(f"its processes ended with status {status} and no result")
+        raise PipelineError(said or f"its processes ended with status {status} and no result")
     result = json.loads(result_file.read_text(encoding="utf-8"))
-    for file in (job_file, result_file, job.output_dir / _WORKER_LOCK):
+    for file in (result_file, job.output_dir / _WORKER_LOCK):
         file.unlink(missing_ok=True)
     return StageResult(**result)
 
 
-def run_worker(job_file: Path) -> None:
-    """A launched process: runs the job of a file; the main one writes the result.
+def run_worker() -> None:
+    """A launched process: runs the job it was given; the main one writes the result.
 
     Raises:
         PipelineError: not as many processes as the accelerate config says.
     """
     from accelerate import PartialState
 
-    document = json.loads(job_file.read_text(encoding="utf-8"))
+    document = json.loads(os.environ.pop(_JOB_VARIABLE))
     processes, runner = document.pop("processes"), document.pop("runner")
+    # Without being told, several processes on CPUs would each take themselves for the only one.
+    state = PartialState(cpu=True) if document.pop("on_cpu") else PartialState()
     threading.Thread(target=_follow, args=(runner,), daemon=True).start()
     rewards = tuple(RewardSpec(**reward) for reward in document.pop("rewards"))
     job = Job(**{**document, "output_dir": Path(document["output_dir"])}, rewards=rewards)
-    state = PartialState()
     if state.num_processes != processes:
         raise PipelineError(
             f"the accelerate config asks for {processes} processes, but {state.num_processes} run"
@@ -222,7 +229,7 @@ def run_worker(job_file: Path) -> None:
         return
     with RunLock(job.output_dir / _WORKER_LOCK, wait_seconds=60):
         result = run_here(job, _report)
-        write_text(job.output_dir / ".result.json", json.dumps(asdict(result), default=str))
+        write_text(job.output_dir / _RESULT_FILE, json.dumps(asdict(result), default=str))
 
 
 def _report(step: int, max_steps: int, metrics: Mapping[str, float]) -> None:

@@ -1,0 +1,146 @@
+"""The command: quick to answer, finds shipped pipelines, copies them, speaks plainly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import toy_stages
+
+from trl_r1.cli import main
+from trl_r1.pipeline.execution import find_launch
+from trl_r1.pipeline.mistakes import PipelineError
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+SHIPPED = sorted(path.parent.name for path in RECIPES.glob("*/pipeline.yaml"))
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from trl_r1.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'torch', 'transformers', 'trl', 'datasets', 'yaml', 'rich', 'numpy'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for command in ("run", "check", "copy", "table", "rewards"):
+        assert f"    {command} " in done.stdout
+
+
+def test_two_pipelines_are_shipped() -> None:
+    assert {"smollm2-135m-cpu", "tiny-cpu"} <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_pipeline_has_no_mistake(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # What scripts/get_smollm2 makes, as far as a check looks at it.
+    for model in ("smollm2-135m-instruct", "smollm2-135m-instruct-24-layers"):
+        (tmp_path / "models" / model).mkdir(parents=True)
+        (tmp_path / "models" / model / "config.json").write_text("{}")
+    status = main(["check", name])
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 0, lines
+    assert lines[-1].startswith(f"ok: {name}, ")
+
+
+def test_a_shipped_pipeline_is_copied_once_and_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["copy", "tiny-cpu", "mine"]) == 0
+    source = RECIPES / "tiny-cpu"
+    names = sorted(path.name for path in source.glob("*.yaml"))
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == names
+    for name in names:
+        assert (tmp_path / "mine" / name).read_text() == (source / name).read_text()
+    (tmp_path / "mine" / "pipeline.yaml").write_text("name: mine\n")
+    assert main(["copy", "recipes/tiny-cpu", "mine"]) == 1
+    assert "mine exists already" in capsys.readouterr().out
+    assert (tmp_path / "mine" / "pipeline.yaml").read_text() == "name: mine\n"
+    assert main(["copy", "tiny-gpu", "other"]) == 1
+    assert "tiny-gpu: no such folder" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_not_there_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "nowhere"]) == 1
+    assert capsys.readouterr().out == "nowhere: no such folder\n1 mistake; nothing was run\n"
+    (tmp_path / "empty").mkdir()
+    assert main(["run", "empty"]) == 1
+    assert "empty: has no stage files (01_name.yaml)" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_all_mistakes_of_all_files_come_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy_stages.register(monkeypatch.setitem)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "r"
+    folder.mkdir()
+    (folder / "pipeline.yaml").write_text("sed: 1\ndefaults: {gian: 1.0}\n")
+    (folder / "01_base.yaml").write_text("stage: toy_base\nnum_steps: many\n")
+    (folder / "02_zero.yaml").write_text(
+        'stage: toy_rl\nmodel_name_or_path: "@bse"\ngain: 1e-6\n'
+        "datasets: [{task: digit_sum}]\nrewards: [{use: math_anwser}]\n"
+    )
+    (folder / "zero.yml").write_text("")
+    assert main(["check", "r"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "8 mistakes; nothing was run"
+    for file in ("pipeline.yaml", "01_base.yaml", "02_zero.yaml", "zero.yml"):
+        assert any(line.startswith(f"r/{file}: ") for line in lines), file
+
+
+def test_the_built_in_rewards_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rewards", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"math_answer", "think_format"} <= {line.split()[0] for line in lines}
+    assert all(len(line.split()) > 2 for line in lines), "each has a description"
+
+
+def test_trl_s_accelerate_configs_are_known_by_name(tmp_path: Path) -> None:
+    launch = find_launch("zero2")
+    assert (launch.config.name, launch.processes, launch.on_cpu) == ("zero2.yaml", 8, False)
+    (tmp_path / "two.yaml").write_text("num_processes: 2\nuse_cpu: true\n")
+    assert find_launch(str(tmp_path / "two.yaml")).on_cpu
+    (tmp_path / "bad.yaml").write_text("num_processes: [\n")
+    with pytest.raises(PipelineError, match="not an accelerate config"):
+        find_launch(str(tmp_path / "bad.yaml"))
+
+
+@pytest.mark.slow
+def test_a_stage_runs_in_the_processes_of_an_accelerate_config(
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "r"
+    folder.mkdir()
+    (tmp_path / "two.yaml").write_text("num_processes: 2\nuse_cpu: true\n")
+    (folder / "01_cold_start.yaml").write_text(
+        f"stage: cold_start\nmodel_name_or_path: {tiny_model_dir}\n"
+        "reasoning_format: zero_bare\ndatasets: [{task: small_talk, num_rows: 16}]\n"
+        "max_steps: 2\nper_device_train_batch_size: 2\n"
+    )
+    status = main(["run", "r", "--accelerate_config", "two.yaml"])
+    assert status == 0, capsys.readouterr().out
+    stage = tmp_path / "runs" / "r" / "cold_start"
+    assert (stage / "model" / "config.json").exists()
+    last = json.loads((stage / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["epoch"] == pytest.approx(2 * 2 * 2 / 16), "two processes share the rows"
