@@ -181,13 +181,13 @@ def test_plain_text_prompts_give_plain_text_targets(tmp_path: Path) -> None:
 
 
 def test_a_reward_of_weight_zero_is_recorded_only(tmp_path: Path) -> None:
-    spec = RewardSpec(use="think_format", weight=0.0, args={"profile": "think_then_text"})
+    spec = RewardSpec(use="think_format", weight=0.0, name="form")
     config = RejectionSamplingConfig(num_samples=1, language=None)
     sampler = RejectionSampler(Scripted([answer("4")]), FMT, [equals_solution, spec], config)
     sampler.run([{"prompt": "2+2?", "solution": "4"}], tmp_path)
     (row,) = table(tmp_path / "samples")
     assert row["reward_equals_solution"] == 1.0
-    assert row["reward_think_format_reward"] is not None
+    assert row["reward_form"] == 1.0
     assert row["verdict"] == "kept"
 
 

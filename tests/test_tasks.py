@@ -160,6 +160,20 @@ def test_gsm8k_says_which_row_or_column_is_wrong(tmp_path: Path) -> None:
         load("gsm8k", num_rows=None, dataset_name=str(bad_column))
 
 
+def test_gsm8k_without_the_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def unreachable(*names: str, split: str) -> None:
+        asked.append((*names, split))
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    for name in (None, "openai/gsm8k"):
+        with pytest.raises(ValueError, match="without the Hub point `dataset_name`"):
+            load("gsm8k", num_rows=None, dataset_name=name)
+    assert asked == [("openai/gsm8k", "main", "train")] * 2
+
+
 @pytest.mark.skipif(not GSM8K.is_dir(), reason="needs shared/data/gsm8k beside the repository")
 def test_all_of_gsm8k_reads_and_its_own_solutions_are_graded_right() -> None:
     counts = {}
@@ -187,6 +201,8 @@ def test_gym_takes_the_generators_own_verifier_without_partial_credit() -> None:
     scores = gym_reward(texts, [rows["entry"][0]] * len(texts))
     assert scores == [1.0, 1.0, 1.0, 0.0, 0.0]
     assert gym_reward(["1"], [None]) == [None]
+    assert gym_reward([gold], [rows["entry"][0]]) == [1.0]
+    assert gym_reward([gold], [rows["entry"][0]], prefilled=True) == [0.0]
     assert final_answer("<think>a</think> ") is None
 
 

@@ -98,12 +98,15 @@ def _entries(source: DatasetSource) -> Iterator[dict[str, Any]]:
     return (made[index] for index in range(size))
 
 
-def gym_reward(completions: list[Any], entry: list[str], **kwargs: Any) -> list[float | None]:
+def gym_reward(
+    completions: list[Any], entry: list[str | None], prefilled: bool = False, **kwargs: Any
+) -> list[float | None]:
     """1.0 for an answer that the generator's own verifier accepts in full, else 0.0.
 
     Args:
         completions: B completions, plain text or lists of messages; thinking does not count.
         entry: B problems as this task's rows carry them; None elsewhere, which gives None.
+        prefilled: the prompt ended with `<think>`, so what has no `</think>` is all reasoning.
     """
     import reasoning_gym
 
@@ -114,7 +117,8 @@ def gym_reward(completions: list[Any], entry: list[str], **kwargs: Any) -> list[
             continue
         parsed = json.loads(problem)
         score = reasoning_gym.get_score_answer_fn(parsed["metadata"]["source_dataset"])
-        answer = final_answer(completion_text(completion))
+        text = completion_text(completion)
+        answer = None if prefilled and THINK_CLOSE not in text else final_answer(text)
         # Partial credit for a mere attempt is what a policy would learn to collect.
         rewards.append(float(answer is not None and score(answer, parsed) >= 1.0))
     return rewards
