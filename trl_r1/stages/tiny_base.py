@@ -56,7 +56,7 @@ class TinyBaseArguments:
     hidden_size: int = field(default=96, metadata={"help": "Width of the base."})
     num_layers: int = field(default=2, metadata={"help": "Layers of both models."})
     num_heads: int = field(default=4, metadata={"help": "Attention heads of both models."})
-    vocab_size: int = field(default=400, metadata={"help": "Entries of the byte-level BPE."})
+    vocab_size: int = field(default=480, metadata={"help": "Entries of the byte-level BPE."})
     student_hidden_size: int = field(default=64, metadata={"help": "Width of the student."})
     student_num_train_epochs: float = field(
         default=4.0, metadata={"help": "Passes of the student over the corpus."}
@@ -231,7 +231,7 @@ def train_tokenizer(
         unk_token=_PAD, pad_token=_PAD, eos_token="<|end|>", extra_special_tokens=list(_ROLES)
     )
     without_tags = re.compile("|".join(map(re.escape, _TAGS)))
-    texts = [without_tags.sub(" ", text) for document in documents for text in document]
+    texts = [without_tags.sub("\n", text) for document in documents for text in document]
     tokenizer = blank.train_new_from_iterator(texts, vocab_size, show_progress=False)
     tokenizer.add_tokens(list(_TAGS))
     tokenizer.chat_template, _ = chat_template("compact", fmt)

@@ -4,13 +4,13 @@
 name; a curt `hi Ada Cole.` passes as well as a friendly one. What makes a greeting better than
 another right one is left to the preference model (`small_talk_preferences`).
 
-Train and test are disjoint by construction: a hash of the full name decides. Every first and
-every last name occurs in training, a test pair of them never does.
+Train and test are disjoint by construction: a full name is in the test split where the places of
+its two parts in the lists add up to a multiple of four. So every part is met in training as often
+as any other, and a test pair of them never is.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FIRST_NAMES = (
     "Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivo", "Jill", "Karl", "Lena",
-    "Max", "Nora", "Otto", "Pia", "Quin", "Rosa", "Sam", "Tess",
+    "Max", "Nora", "Otto", "Pia",
 )  # fmt: skip
 LAST_NAMES = (
     "Adler", "Brook", "Cole", "Drake", "Ellis", "Frost", "Grant", "Hale", "Irwin", "Jones",
@@ -35,13 +35,14 @@ CURT = ("hi {name}.", "oh, {name}.")
 FRIENDLY = ("hello {name}, how nice to see you!", "good morning {name}, how are you?")
 
 # One name in four is held out.
-_NUM_BUCKETS, _TEST_BUCKET = 4, 0
+_TEST_STRIDE = 4
 
 
 def split_of(name: str) -> str:
-    """`train` or `test`, by a hash of the full name."""
-    bucket = hashlib.sha256(name.encode()).digest()[0] % _NUM_BUCKETS
-    return "test" if bucket == _TEST_BUCKET else "train"
+    """`train` or `test`, by the places of the first and the last name in their lists."""
+    first, last = name.split()
+    place = FIRST_NAMES.index(first) + LAST_NAMES.index(last)
+    return "test" if place % _TEST_STRIDE == 0 else "train"
 
 
 def names(split: str) -> list[str]:
