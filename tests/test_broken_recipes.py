@@ -115,6 +115,10 @@ CASES: list[tuple[str, Changes, str]] = [
      "01_zero.yaml: num_generations should be a whole number, not 'eight'"),
     ("number_without_a_point", {ZERO: ("1.0e-4", "1e-4")},
      "01_zero.yaml: learning_rate holds '1e-4', which YAML reads as text"),
+    ("number_without_a_point_inside",
+     {ZERO: ("learning_rate: 1.0e-4", "lr_scheduler_kwargs: {min_lr: 1e-7}")},
+     "01_zero.yaml: lr_scheduler_kwargs holds '1e-7', which YAML reads as text, not as a number; "
+     "write 1.0e-7"),
     ("fraction_for_a_whole_number", {ZERO: ("num_generations: 8", "num_generations: 8.5")},
      "01_zero.yaml: num_generations should be a whole number, not 8.5"),
     ("text_for_a_truth_value", {ZERO: ("learning_rate: 1.0e-4", 'use_peft: "yes"')},

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trl_r1.pipeline.check_names import name_fault
 from trl_r1.pipeline.mistakes import one_of, suggestion
-from trl_r1.pipeline.recipe import StageRecipe
+from trl_r1.pipeline.recipe import SOURCE_KEYS, StageRecipe
 from trl_r1.pipeline.references import find_path, is_reference
 from trl_r1.reasoning_format import FORMATS, ReasoningFormat
 from trl_r1.stages import RewardSpec
@@ -49,6 +49,9 @@ class SourceChecker:
 
     def stage(self, recipe: StageRecipe) -> Iterator[str]:
         """Mistakes in the `datasets` of a stage."""
+        if EvaluationSettings in recipe.spec.configs:
+            yield from self._held_out(recipe.values, "", recipe.where)
+            return
         sources = list(_sources(recipe.values["datasets"]))
         yield from _share_faults(sources)
         fmt = format_of(recipe).name
@@ -73,10 +76,14 @@ class SourceChecker:
 
     def evaluation(self, settings: EvaluationSettings, where: str) -> Iterator[str]:
         """Mistakes in the data of `evaluation:`."""
-        for key in ("datasets", "general"):
-            given = [{"split": "test", **source} for source in getattr(settings, key)]
+        values = {key: getattr(settings, key) for key in SOURCE_KEYS}
+        yield from self._held_out(values, "evaluation.", where)
+
+    def _held_out(self, values: Mapping[str, Any], prefix: str, where: str) -> Iterator[str]:
+        for key in SOURCE_KEYS:
+            given = [{"split": "test", **source} for source in values.get(key) or ()]
             for index, source in enumerate(_sources(given)):
-                place = f"evaluation.{key}[{index}]"
+                place = f"{prefix}{key}[{index}]"
                 if is_reference(source.dataset_name):
                     yield (
                         f"{place}: {source.dataset_name}: held-out problems can't be what a "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.pipeline.keys import keys_of
-from trl_r1.pipeline.recipe import StageRecipe
+from trl_r1.pipeline.recipe import SOURCE_KEYS, StageRecipe
 from trl_r1.pipeline.references import find_path, is_reference, replace_texts
 from trl_r1.stages import RewardSpec, StageSpec
 from trl_r1.training.arguments import EvaluationSettings
@@ -51,9 +51,9 @@ def resolve(recipe: StageRecipe, folder: Path, locate: Locate) -> ResolvedStage:
     values = replace_texts(dict(recipe.values), reference)
     for key in path_keys(values):
         values[key] = _absolute(values[key], folder)
-    for key, value in values.items():
-        if key.endswith("datasets") and isinstance(value, list):
-            values[key] = [_absolute_source(source, folder) for source in value]
+    for key in SOURCE_KEYS:
+        if isinstance(values.get(key), list):
+            values[key] = [_absolute_source(source, folder) for source in values[key]]
     rewards = tuple(
         replace(
             reward,

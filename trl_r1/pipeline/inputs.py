@@ -12,7 +12,7 @@ from trl_r1.pipeline.configs import Locate, path_keys, resolve_evaluation
 from trl_r1.pipeline.hashing import FileHashes, hash_data, is_secret, without_secrets
 from trl_r1.pipeline.ledger import Input, StageFolder, StageRecord
 from trl_r1.pipeline.mistakes import PipelineError
-from trl_r1.pipeline.recipe import Pipeline, StageRecipe
+from trl_r1.pipeline.recipe import SOURCE_KEYS, Pipeline, StageRecipe
 from trl_r1.pipeline.references import Reference, find_path, find_references, is_reference
 from trl_r1.stages import RewardSpec
 from trl_r1.training.arguments import EvaluationSettings
@@ -136,12 +136,11 @@ def _outside_names(recipe: StageRecipe) -> Iterator[tuple[str, str, str]]:
     for key in path_keys(recipe.values):
         if not is_reference(recipe.values[key]):
             yield key, recipe.values[key], role_of((key,))
-    for key, value in recipe.values.items():
-        if key.endswith("datasets") and isinstance(value, list):
-            for index, source in enumerate(value):
-                name = source.get("dataset_name")
-                if name and not is_reference(name):
-                    yield f"{key}[{index}].dataset_name", name, "data"
+    for key in SOURCE_KEYS:
+        for index, source in enumerate(recipe.values.get(key) or ()):
+            name = source.get("dataset_name")
+            if name and not is_reference(name):
+                yield f"{key}[{index}].dataset_name", name, "data"
 
 
 def _reward_file(reward: RewardSpec, folder: Path) -> Path | None:
@@ -205,7 +204,7 @@ def evaluation_of(
 ) -> EvaluationSettings | None:
     """How a stage's model is scored, with paths resolved; None where it is not.
 
-    A preference model made by a stage of the run scores the stages after it.
+    A preference model made by a stage of the run scores the stages after it, once it is there.
     """
     settings = pipeline.evaluation
     if not recipe.is_trained or not (settings.datasets or settings.general):
@@ -213,7 +212,8 @@ def evaluation_of(
     if is_reference(settings.preference_model):
         names = [stage.name for stage in pipeline.stages]
         maker = Reference((), str(settings.preference_model)).stage
-        if maker not in names[: names.index(recipe.name)]:
+        is_there = StageFolder(run_dir, maker).finished() is not None
+        if maker not in names[: names.index(recipe.name)] or not is_there:
             settings = replace(settings, preference_model=None)
     return resolve_evaluation(settings, pipeline.folder, locator(pipeline, run_dir))
 

@@ -144,13 +144,20 @@ class StageFolder:
         """Drop what an attempt with another recipe or other inputs left."""
         folder = self.work_dir()
         if folder.exists():
-            # Renamed first: a kill in the middle of the removal must not leave half a folder under
-            # a live name.
-            trash = folder.with_name(f".{self.place.name}.trash")
-            shutil.rmtree(trash, ignore_errors=True)
-            folder.rename(trash)
-            shutil.rmtree(trash, ignore_errors=True)
+            self._trash(folder)
         folder.mkdir(parents=True, exist_ok=True)
+
+    def drop_attempt(self) -> None:
+        """Drop a successor that was begun and is not wanted any more."""
+        if self._next.exists():
+            self._trash(self._next)
+
+    def _trash(self, folder: Path) -> None:
+        # Renamed first: a kill in the middle must not leave half a folder under a live name.
+        trash = folder.with_name(f".{self.place.name}.trash")
+        shutil.rmtree(trash, ignore_errors=True)
+        folder.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
     def settle(self) -> None:
         """Promote a complete successor, and remove leftovers."""

@@ -145,15 +145,12 @@ def _finished(
     busy: set[str],
     hashes: FileHashes,
 ) -> PlannedStage:
-    try:
-        settings = evaluation_of(recipe, pipeline, run_dir)
-    except MissingInputError:
-        # The preference model is made in this run, later than the plan.
-        return PlannedStage(recipe, "score", "its preference model is new")
+    settings = evaluation_of(recipe, pipeline, run_dir)
     if finished.fingerprint.get("scores", "") != scores_fingerprint(recipe, settings, hashes):
         return PlannedStage(recipe, "score", "the evaluation changed; the model stays")
     maker = str(pipeline.evaluation.preference_model)[1:].partition("/")[0]
-    if settings is not None and settings.preference_model is not None and maker in busy:
+    names = [stage.name for stage in pipeline.stages]
+    if settings is not None and maker in busy and names.index(maker) < names.index(recipe.name):
         return PlannedStage(recipe, "score", "its preference model changes")
     return PlannedStage(recipe, "skip", "finished")
 

@@ -24,6 +24,8 @@ from trl_r1.training.arguments import EvaluationSettings
 
 # Keys of a stage file that are no field of a config.
 STAGE_KEYS = ("stage", "preset", "rewards", "allow_rl_weights")
+# Keys that list sources of rows; the second is an evaluation's.
+SOURCE_KEYS = ("datasets", "general")
 _OWNED_KEYS = {
     "output_dir": "a stage writes to its own folder in the run; set --output_dir for the whole run",
     "resume_from_checkpoint": "a run goes on from its last checkpoint by itself",
@@ -278,8 +280,8 @@ class _Reader:
             values.update(read)
             for message in messages:
                 self._wrong(origins[key], message)
-        for listed in ("datasets", *(k for k in values if k.endswith("_datasets"))):
-            if isinstance(values.get(listed), list) and listed in values:
+        for listed in SOURCE_KEYS:
+            if isinstance(values.get(listed), list):
                 values[listed] = self._datasets(values[listed], listed, origins[listed])
         allow = merged.get("allow_rl_weights", False)
         if not isinstance(allow, bool):
@@ -348,7 +350,7 @@ class _Reader:
         values, messages = check_keys(self.header.evaluation, keys, prefix="evaluation.")
         for message in messages:
             self._wrong(self.where, message)
-        for key in ("datasets", "general"):
+        for key in SOURCE_KEYS:
             if key in values:
                 values[key] = self._datasets(values[key], f"evaluation.{key}", self.where)
         return EvaluationSettings(**values)

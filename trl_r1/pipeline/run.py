@@ -6,6 +6,7 @@ after the work it stands for, and a finished result keeps its place until its su
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import platform
@@ -87,6 +88,9 @@ class Runner:
             StageFailedError: a stage failed; the ones before it are finished.
         """
         work = [planned for planned in plan if planned.is_work]
+        for planned in plan:
+            if planned.action == "skip":
+                StageFolder(self.run_dir, planned.recipe.name).drop_attempt()
         # What the imports made stays anyway; without it, collecting garbage after a stage is quick.
         gc.freeze()
         try:
@@ -108,14 +112,14 @@ class Runner:
             except PipelineError as error:
                 raise StageFailedError(f"{recipe.name}: {error} {self._way_on(recipe)}") from error
             except OSError as error:
-                traceback.print_exc()
+                _log_traceback()
                 raise StageFailedError(
                     f"{recipe.name}: {_os_message(error)} {self._way_on(recipe)}"
                 ) from error
             except (
                 Exception
             ) as error:  # a bug of a stage or a library: one line here, the rest in the log
-                traceback.print_exc()
+                _log_traceback()
                 text = " ".join(str(error).split())
                 text = text if len(text) <= 400 else f"{text[:397]}..."
                 raise StageFailedError(
@@ -146,6 +150,8 @@ class Runner:
             folder.start_afresh()
             record = StageRecord(recipe.name, recipe.stage, "running")
         work_dir = folder.work_dir()
+        if not all((work_dir / name).is_dir() for name in record.artifacts):
+            record = replace(record, status="running", artifacts={})
         self.log.switch(work_dir / "log.txt")
         record = replace(
             record,
@@ -338,6 +344,12 @@ def _result_text(record: StageRecord) -> str:
     if "kept" in record.details and "samples" in record.details:
         parts.append(f"kept {record.details['kept']} of {record.details['samples']} samples")
     return f"finished in {duration(record.seconds)}{': ' if parts else ''}{', '.join(parts)}"
+
+
+def _log_traceback() -> None:
+    # Where the disk is full the log can't be written either.
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
 
 
 def _os_message(error: OSError) -> str:

@@ -63,7 +63,9 @@ def _checked(request: Request, screen: TextIO) -> tuple[Report, Pipeline, Launch
         request.folder, request.settings, request.seed, request.shown.rstrip("/")
     )
     report = check_pipeline(pipeline, launch.processes if launch else 1)
-    report = Report((*mistakes, *report.mistakes), report.notes)
+    # By file, so that a person mends one after the other.
+    found = sorted((*mistakes, *report.mistakes), key=lambda mistake: mistake.where)
+    report = Report(tuple(dict.fromkeys(found)), report.notes)
     for note in report.notes:
         _say(screen, f"note: {note}")
     for mistake in report.mistakes:
@@ -100,16 +102,16 @@ def run_pipeline(
     selected = select(pipeline, first, last, only)
     named = output_dir or Path("runs") / pipeline.name
     run_dir = named.absolute()
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         _make_run_dir(run_dir, log)
         with RunLock(run_dir / ".lock"):
             _run_locked(request, pipeline, run_dir, selected, log, launch)
     except KeyboardInterrupt:
-        # A second Ctrl-C would only interrupt the goodbye.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _say(log.screen, "\nStopped. The same command goes on from the last checkpoint.")
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     _say(log.screen, "")
     print_table(run_dir, log.screen)
     _say(log.screen, f"\n{named}: done in {duration(time.monotonic() - started)}")

@@ -12,8 +12,18 @@ from trl_r1.pipeline.ledger import StageRecord, records, write_text
 from trl_r1.pipeline.mistakes import PipelineError
 
 RUN_FILE = "run.json"
-_HEADERS = ("stage", "starts from", "data", "pass@1", "format", "length", "general", "time")
-_SCORES = (("pass@1", 3), ("format", 3), ("mean_length", 0), ("general", 3))
+_HEADERS = (
+    "stage",
+    "starts from",
+    "data",
+    "pass@1",
+    "format",
+    "length",
+    "general",
+    "prefer",
+    "time",
+)
+_SCORES = (("pass@1", 3), ("format", 3), ("mean_length", 0), ("general", 3), ("preference", 2))
 
 
 def write_run_file(run_dir: Path, name: str, recipes: str, stages: Sequence[str]) -> None:
@@ -59,7 +69,7 @@ def _row(record: StageRecord) -> tuple[str, ...]:
         if source.get("task") and not source.get("dataset_name")
     ]
     if record.status == "running":
-        return (record.name, _join(weights), _join(data), "unfinished", "", "", "", "")
+        return (record.name, _join(weights), _join(data), "unfinished", *[""] * len(_SCORES))
     scores = [_score(record.scores, key, digits) for key, digits in _SCORES]
     kept, samples = record.details.get("kept"), record.details.get("samples")
     if kept is not None and samples is not None:
@@ -96,10 +106,12 @@ def print_table(run_dir: Path, stream: TextIO) -> None:
 
     rows, notes = table_rows(run_dir)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, header in enumerate(_HEADERS):
-        table.add_column(header, no_wrap=index in (0, 3, 4, 5, 6), overflow="fold")
+    # No column for what no stage has, as where there is no preference model.
+    shown = [i for i, _ in enumerate(_HEADERS) if i < 3 or any(row[i] for row in rows)]
+    for index in shown:
+        table.add_column(_HEADERS[index], no_wrap=index not in (1, 2), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(row[index]) for index in shown))
     # A pipe has no width of its own: then the table takes what it needs.
     console = Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
     console.print(table)
