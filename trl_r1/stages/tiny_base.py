@@ -227,12 +227,14 @@ def train_tokenizer(
     another way of splitting would silently change when the folder is loaded. The tags of thinking
     and answer are added tokens but no special ones, which decoding would strip.
     """
-    blank = Qwen2Tokenizer(
+    blank: Any = Qwen2Tokenizer(
         unk_token=_PAD, pad_token=_PAD, eos_token="<|end|>", extra_special_tokens=list(_ROLES)
     )
     without_tags = re.compile("|".join(map(re.escape, _TAGS)))
     texts = [without_tags.sub("\n", text) for document in documents for text in document]
-    tokenizer = blank.train_new_from_iterator(texts, vocab_size, show_progress=False)
+    tokenizer: PreTrainedTokenizerBase = blank.train_new_from_iterator(
+        texts, vocab_size, show_progress=False
+    )
     tokenizer.add_tokens(list(_TAGS))
     tokenizer.chat_template, _ = chat_template("compact", fmt)
     return tokenizer
@@ -242,11 +244,10 @@ def tokenise(documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase) 
     """Token ids of the documents in the chat template, with the loss on the replies."""
     questions = [[{"role": "user", "content": question}] for question, _ in documents]
     replies = [[{"role": "assistant", "content": reply}] for _, reply in documents]
-    prompts = tokenizer.apply_chat_template(
-        questions, add_generation_prompt=True, return_dict=True
-    )["input_ids"]
     chats = [question + reply for question, reply in zip(questions, replies, strict=True)]
-    whole = tokenizer.apply_chat_template(chats, return_dict=True)["input_ids"]
+    template: Any = tokenizer.apply_chat_template
+    prompts = template(questions, add_generation_prompt=True, return_dict=True)["input_ids"]
+    whole = template(chats, return_dict=True)["input_ids"]
     labels = [
         [-100] * len(prompt) + ids[len(prompt) :]
         for prompt, ids in zip(prompts, whole, strict=True)
