@@ -276,5 +276,6 @@ def new_model(
             pad_token_id=pad,
         )
     )
-    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
+    generation: Any = GenerationConfig
+    model.generation_config = generation(eos_token_id=end, pad_token_id=pad)
     return model
