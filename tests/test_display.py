@@ -21,12 +21,12 @@ def test_plain_lines_come_every_few_seconds_at_most() -> None:
     display.clock = lambda: now[0]
     display.stage_started("zero", 2, 11, "run")
     for step in range(1, 31):
-        now[0] += 1.0
+        now[0] += 2.0
         display.progress(step, 30, {"reward": step / 30})
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[2/11] zero: run"
     assert lines[1] == "[2/11] zero: step 1/30  reward 0.033"
-    assert lines[2] == "[2/11] zero: step 6/30  reward 0.200  24 s left"
+    assert lines[2] == "[2/11] zero: step 6/30  reward 0.200  48 s left"
     assert len(lines) == 1 + 6
 
 
@@ -38,6 +38,12 @@ def test_the_time_left_goes_by_the_pace_of_this_attempt() -> None:
     assert display.seconds_left(50, 60) is None, "one step tells no pace"
     now[0] += 6.0
     assert display.seconds_left(53, 60) == pytest.approx(14.0)
+    display.progress(53, 60, {})
+    # The stage goes on to another model.
+    display.progress(55, 100, {})
+    assert display.seconds_left(55, 100) is None
+    now[0] += 6.0
+    assert display.seconds_left(56, 100) == pytest.approx(264.0)
 
 
 def test_the_live_view_shows_stage_step_and_figures() -> None:

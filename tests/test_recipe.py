@@ -10,11 +10,12 @@ import pytest
 import toy_stages
 import yaml
 
-from trl_r1.pipeline.check import batch_fault
+from trl_r1.pipeline.check_batches import batch_fault
 from trl_r1.pipeline.configs import build_configs, resolve
 from trl_r1.pipeline.keys import as_yaml_float, check_keys, keys_of
 from trl_r1.pipeline.mistakes import RecipeError
-from trl_r1.pipeline.recipe import Pipeline, load_pipeline
+from trl_r1.pipeline.reading import load_pipeline
+from trl_r1.pipeline.recipe import Pipeline
 from trl_r1.stages.grpo import R1GRPOConfig
 from trl_r1.training.arguments import ModelArguments
 

@@ -30,7 +30,7 @@ class Display:
     def __init__(
         self,
         stream: TextIO,
-        every_seconds: float = 5.0,
+        every_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.stream = stream
@@ -40,6 +40,7 @@ class Display:
         self._started = 0.0
         self._first_step: int | None = None
         self._first_time = 0.0
+        self._last = (0, 0)
         self._last_line = float("-inf")
 
     def line(self, text: str) -> None:
@@ -63,11 +64,17 @@ class Display:
     def progress(self, step: int, max_steps: int, metrics: Mapping[str, float]) -> None:
         """The stage has done `step` of `max_steps` steps."""
         now = self.clock()
-        if self._first_step is None or step < self._first_step:
-            self._first_step, self._first_time = step, now
+        self._keep_pace(step, max_steps, now)
         if now - self._last_line >= self.every_seconds:
             self._last_line = now
             self.line(f"{self.label}: {self.progress_text(step, max_steps, metrics)}")
+
+    def _keep_pace(self, step: int, max_steps: int, now: float) -> None:
+        last_step, last_max = self._last
+        # A stage may train several models, one after the other; each has a pace of its own.
+        if self._first_step is None or step < last_step or max_steps != last_max:
+            self._first_step, self._first_time = step, now
+        self._last = (step, max_steps)
 
     def progress_text(self, step: int, max_steps: int, metrics: Mapping[str, float]) -> str:
         """Step, the figures that matter, and the time left."""
@@ -125,8 +132,7 @@ class LiveDisplay(Display):
 
     def progress(self, step: int, max_steps: int, metrics: Mapping[str, float]) -> None:
         now = self.clock()
-        if self._first_step is None or step < self._first_step:
-            self._first_step, self._first_time = step, now
+        self._keep_pace(step, max_steps, now)
         bar = ""
         if max_steps > 0:
             done = int(20 * min(1.0, step / max_steps))

@@ -24,7 +24,7 @@ import yaml
 
 from trl_r1.pipeline.configs import resolve
 from trl_r1.pipeline.display import Display
-from trl_r1.pipeline.execution import Launch, clean_up, make_job, run_here, run_launched, set_up
+from trl_r1.pipeline.execution import Launch, make_job, run_here, run_launched
 from trl_r1.pipeline.hashing import FileHashes
 from trl_r1.pipeline.inputs import (
     evaluation_of,
@@ -40,7 +40,6 @@ from trl_r1.pipeline.ledger import (
     StageFolder,
     StageRecord,
     read_record,
-    records,
     write_record,
     write_text,
 )
@@ -49,8 +48,9 @@ from trl_r1.pipeline.plan import PlannedStage, is_current
 from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.pipeline.recipe import Pipeline, StageRecipe
 from trl_r1.pipeline.references import artifact_kind
+from trl_r1.pipeline.scoring import Scorer, result_text
 from trl_r1.stages import StageResult
-from trl_r1.training.arguments import EvaluationSettings, ModelArguments
+from trl_r1.training.arguments import EvaluationSettings
 
 _PACKAGES = ("trl-r1", "trl", "transformers", "torch", "peft", "accelerate", "datasets")
 # How often a running stage notes its step and time in the ledger.
@@ -80,6 +80,9 @@ class Runner:
     log: QuietLog
     hashes: FileHashes
     launch: Launch | None = None
+
+    def __post_init__(self) -> None:
+        self.scorer = Scorer(self.pipeline, self.run_dir, self.display)
 
     def run(self, plan: Sequence[PlannedStage]) -> None:
         """Run what a plan says.
@@ -183,7 +186,7 @@ class Runner:
         clock = _Clock(work_dir, record)
         if settings is not None:
             clock.note(
-                scores=self._scores_before(recipe, record, settings, scoring),
+                scores=self.scorer.before(recipe, record, settings, scoring),
                 fingerprint={**record.fingerprint, "scores": scoring},
             )
         resolved = resolve(recipe, self.pipeline.folder, locator(self.pipeline, self.run_dir))
@@ -232,9 +235,9 @@ class Runner:
         clock = _Clock(home, record)
         scores = dict(record.scores)
         if settings is not None:
-            scores = self._scores_before(recipe, record, settings, scoring)
+            scores = self.scorer.before(recipe, record, settings, scoring)
             self.display.phase("scoring")
-            scores["after"] = self._evaluate(recipe, home / recipe.main_artifact, settings)
+            scores["after"] = self.scorer.score(recipe, home / recipe.main_artifact, settings)
         clock.note(
             status="finished",
             scores=scores,
@@ -243,47 +246,7 @@ class Runner:
         folder.settle()
         done = read_record(folder.place)
         assert done is not None, "settle leaves the finished result in its place"
-        self.display.stage_finished(_result_text(done))
-
-    def _scores_before(
-        self, recipe: StageRecipe, record: StageRecord, settings: EvaluationSettings, scoring: str
-    ) -> dict[str, Any]:
-        """The scores of the model the stage starts from, from the ledger where they are known."""
-        start = next((item for item in record.inputs if item.role == "weights"), None)
-        if start is None:
-            return {}
-        if record.fingerprint.get("scores") == scoring and record.scores.get("before"):
-            return {"before": record.scores["before"]}
-        for other in records(self.run_dir).values():
-            if other.fingerprint.get("scores") != scoring or other.status != "finished":
-                continue
-            if other.name == start.stage and next(iter(other.artifacts), None) == start.artifact:
-                return {"before": other.scores.get("after")}
-            theirs = next((item for item in other.inputs if item.role == "weights"), None)
-            if theirs is not None and theirs.hash == start.hash is not None:
-                return {"before": other.scores.get("before")}
-        self.display.phase("scoring the model it starts from")
-        place = resolve(recipe, self.pipeline.folder, locator(self.pipeline, self.run_dir))
-        path = place.values["model_name_or_path"]
-        return {"before": self._evaluate(recipe, Path(path), settings)}
-
-    def _evaluate(
-        self, recipe: StageRecipe, model: Path, settings: EvaluationSettings
-    ) -> dict[str, float]:
-        from trl_r1.reasoning_format import get_format
-        from trl_r1.stages.evaluation import evaluate_model
-
-        resolved = resolve(recipe, self.pipeline.folder, locator(self.pipeline, self.run_dir))
-        job = make_job(resolved, model.parent, settings.seed, self.pipeline.threads)
-        set_up(job)
-        arguments = model_arguments(recipe, resolved.values)
-        try:
-            scores: dict[str, float] = evaluate_model(
-                str(model), settings, get_format(arguments.reasoning_format), arguments
-            )
-        finally:
-            clean_up()
-        return scores
+        self.display.stage_finished(result_text(done))
 
 
 class _Clock:
@@ -309,17 +272,6 @@ class _Clock:
             self.note(details={**self.record.details, "step": step, "max_steps": max_steps})
 
 
-def model_arguments(recipe: StageRecipe, values: Mapping[str, Any]) -> ModelArguments:
-    """How to load a stage's model for scoring: its own arguments, as far as it has them."""
-    keys = {k: v for k, v in values.items() if k in ModelArguments.__dataclass_fields__}
-    if "reasoning_format" not in keys:
-        for config in recipe.spec.configs:
-            default = getattr(config, "reasoning_format", None)
-            if isinstance(default, str):
-                keys["reasoning_format"] = default
-    return ModelArguments(**keys)
-
-
 def package_versions() -> dict[str, str]:
     """The versions a stage runs with."""
     versions = {"python": platform.python_version()}
@@ -329,21 +281,6 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def _result_text(record: StageRecord) -> str:
-    from trl_r1.pipeline.display import duration
-
-    parts = []
-    after, before = record.scores.get("after") or {}, record.scores.get("before") or {}
-    for key in ("pass@1", "format", "mean_length", "general", "preference"):
-        if key in after:
-            digits = 0 if key == "mean_length" else 3
-            old = f"{before[key]:.{digits}f} -> " if key in before else ""
-            parts.append(f"{key} {old}{after[key]:.{digits}f}")
-    if "kept" in record.details and "samples" in record.details:
-        parts.append(f"kept {record.details['kept']} of {record.details['samples']} samples")
-    return f"finished in {duration(record.seconds)}{': ' if parts else ''}{', '.join(parts)}"
 
 
 def _log_traceback() -> None:

@@ -22,7 +22,8 @@ from trl_r1.pipeline.lock import RunLock
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.plan import make_plan, plan_lines, select
 from trl_r1.pipeline.quiet import QuietLog
-from trl_r1.pipeline.recipe import Pipeline, read_pipeline
+from trl_r1.pipeline.reading import read_pipeline
+from trl_r1.pipeline.recipe import Pipeline
 from trl_r1.pipeline.run import Runner
 from trl_r1.pipeline.table import print_table, write_run_file
 
