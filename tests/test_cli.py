@@ -153,7 +153,7 @@ def test_a_stage_runs_in_the_processes_of_an_accelerate_config(
     (folder / "01_cold_start.yaml").write_text(
         f"stage: cold_start\nmodel_name_or_path: {tiny_model_dir}\n"
         "reasoning_format: zero_bare\ndatasets: [{task: small_talk, num_rows: 16}]\n"
-        "max_steps: 2\nper_device_train_batch_size: 2\n"
+        "max_steps: 2\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 1\n"
     )
     status = main(["run", "r", "--accelerate_config", "two.yaml"])
     assert status == 0, capsys.readouterr().out
