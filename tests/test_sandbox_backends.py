@@ -1,4 +1,4 @@
-"""Clients of remote sandboxes, against servers that speak their protocol and really run the code."""
+"""Clients of remote sandboxes, against servers that speak their protocol and run the code."""
 
 from __future__ import annotations
 
@@ -169,12 +169,12 @@ def test_a_service_that_fails_is_an_error_that_says_where() -> None:
 
     with _server(failed) as url, pytest.raises(BackendError, match="out of workers"):
         SandboxFusionBackend(url).run([Program("1")])
-    with _server(lambda path, body: {"message": "runtime is unknown"}) as url:
-        with pytest.raises(BackendError, match="runtime is unknown"):
-            PistonBackend(url).run([Program("1")])
-    with _server(lambda path, body: {"detail": "no"}, 404) as url:
-        with pytest.raises(BackendError, match="HTTP 404"):
-            SandboxFusionBackend(url).run([Program("1")])
+    unknown = _server(lambda path, body: {"message": "runtime is unknown"})
+    with unknown as url, pytest.raises(BackendError, match="runtime is unknown"):
+        PistonBackend(url).run([Program("1")])
+    missing = _server(lambda path, body: {"detail": "no"}, 404)
+    with missing as url, pytest.raises(BackendError, match="HTTP 404"):
+        SandboxFusionBackend(url).run([Program("1")])
 
 
 def test_a_busy_service_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

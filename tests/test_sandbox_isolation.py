@@ -117,10 +117,12 @@ _USE = """
         with Sandbox(1, Limits(), {options}) as sandbox:
             print(*sandbox.layers)
             look = "import os; print(os.getuid(), os.getpid(), os.listdir('/'))\\n"
-            look += "for p in ({secret!r}, '/etc/hostname'):\\n    try: print('ESCAPED', open(p).read())"
-            look += "\\n    except OSError as e: print(type(e).__name__)"
+            look += "for p in ({secret!r}, '/etc/hostname'):\\n"
+            look += "    try: print('ESCAPED', open(p).read())\\n"
+            look += "    except OSError as e: print(type(e).__name__)"
             print(sandbox.run([Program(look)])[0].stdout)
-            print(sandbox.run([Program("def f(x): return x", calls=("f(1)",))])[0].outcomes[0].value)
+            called = sandbox.run([Program("def f(x): return x", calls=("f(1)",))])[0]
+            print(called.outcomes[0].value)
     except SandboxUnavailableError as error:
         print("refused:", error)
 """
@@ -138,9 +140,7 @@ def copy() -> Iterator[Path]:
         yield folder
 
 
-def _use(
-    folder: Path, options: str = "", before: str = "", python: str = "", **user: object
-) -> str:
+def _use(folder: Path, options: str = "", before: str = "", python: str = "", **user: Any) -> str:
     code = _USE.format(folder=str(folder), secret=str(folder / "secret"), options=options)
     return subprocess.run(
         [python or sys.executable, "-B", "-c", textwrap.dedent(before) + textwrap.dedent(code)],
