@@ -56,7 +56,7 @@ FILES = {
     "imports a package of the trainer": "import torch; print('ESCAPED')",
     "finds tests and expected outputs in the environment": (
         "import os; print('ESCAPED' if set(os.environ) - {{'PYTHONHASHSEED', 'LC_ALL', "
-        "'PYTHONUTF8', 'LC_CTYPE'}} else 'nothing', os.environ)"
+        "'PYTHONUTF8', 'LC_CTYPE', 'PWD'}} else 'nothing', os.environ)"
     ),
 }
 
