@@ -90,6 +90,8 @@ def gold_fault(solution: Any) -> str | None:
     """Why a gold answer can't be graded, as "not gradable because ..."; None where it can."""
     if solution is None or (isinstance(solution, float) and math.isnan(solution)):
         return "not gradable because it is missing"
+    if isinstance(solution, (list, tuple, dict)):
+        return f"not gradable because it is a {type(solution).__name__}, not text or a number"
     text = str(solution)
     if not text.strip():
         return "not gradable because it is empty"

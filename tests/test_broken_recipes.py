@@ -261,7 +261,7 @@ CASES: list[tuple[str, Changes, str]] = [
     ("unknown_scheduler", {ZERO: ("learning_rate: 1.0e-4", "lr_scheduler_type: cosin")},
      "01_zero.yaml: cosin is not a valid SchedulerType"),
     ("both_quantisations",
-     {ZERO: ("learning_rate: 1.0e-4", "load_in_4bit: true\nload_in_8bit: true")},
+     {ZERO: ("learning_rate: 1.0e-4", "use_peft: true\nload_in_4bit: true\nload_in_8bit: true")},
      "01_zero.yaml: "),
     ("unknown_source_task", {PIPE: ("seed: 1", "sources: {gsm9k: rows.jsonl}")},
      "pipeline.yaml: sources: unknown task 'gsm9k'; did you mean 'gsm8k'?"),

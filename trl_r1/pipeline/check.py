@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.pipeline.check_batches import batch_fault
-from trl_r1.pipeline.check_data import SourceChecker, format_of
+from trl_r1.pipeline.check_data import SourceChecker
 from trl_r1.pipeline.check_names import name_fault
+from trl_r1.pipeline.check_rewards import reward_faults
+from trl_r1.pipeline.check_settings import setting_faults
 from trl_r1.pipeline.configs import build_configs, path_keys, resolve
 from trl_r1.pipeline.inputs import references_of
 from trl_r1.pipeline.keys import keys_of
@@ -27,7 +29,6 @@ from trl_r1.pipeline.references import MODEL_KINDS, Reference, artifact_kind, is
 from trl_r1.pipeline.yaml_files import PIPELINE_FILE
 from trl_r1.reasoning_format import CHAT_TEMPLATES, FORMATS
 from trl_r1.tasks import TASKS
-from trl_r1.verification.loading import RewardReferenceError, build_reward
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ class _Checker:
     def _reference_fault(self, reference: Reference, recipe: StageRecipe | None) -> str | None:
         earlier = self.names if recipe is None else self.names[: self.names.index(recipe.name)]
         name = reference.stage
+        if name in self.pipeline.unread:
+            return None  # its own mistakes come first
         if name not in self.names:
             known = f"; earlier stages: {', '.join(earlier)}" if earlier else "; it is the first"
             return f"{reference.text}: no stage {name!r}{suggestion(name, earlier) or known}"
@@ -187,42 +190,8 @@ class _Checker:
                 yield key, f"unknown {key} {value!r}{hint}"
 
     def _rewards(self, recipe: StageRecipe) -> Iterator[tuple[str, str]]:
-        names: dict[str, int] = {}
-        for index, reward in enumerate(recipe.rewards):
-            place = f"rewards[{index}]"
-            if reward.until_step is not None and reward.until_step <= reward.from_step:
-                yield (
-                    "rewards",
-                    (
-                        f"{place}: until_step {reward.until_step} is not after from_step "
-                        f"{reward.from_step}; it would never count"
-                    ),
-                )
-            tasks = {str(s.get("task")) for s in recipe.values.get("datasets") or ()} | set(TASKS)
-            for task in reward.tasks:
-                if task not in tasks and all(
-                    s.get("task") for s in recipe.values.get("datasets", ())
-                ):
-                    yield (
-                        "rewards",
-                        f"{place}.tasks: no rows of task {task!r}{suggestion(task, tasks)}",
-                    )
-            try:
-                fmt = format_of(recipe)
-                function = build_reward(reward, self.pipeline.folder, fmt)
-            except RewardReferenceError as error:
-                yield "rewards", f"{place}: {error}"
-                continue
-            if function.__name__ in names:
-                first = names[function.__name__]
-                yield (
-                    "rewards",
-                    (
-                        f"{place} and rewards[{first}] are both called {function.__name__!r}; give "
-                        "one another `name`"
-                    ),
-                )
-            names.setdefault(function.__name__, index)
+        for message in reward_faults(recipe, self.pipeline.folder):
+            yield "rewards", message
 
     def _data(self, recipe: StageRecipe) -> Iterator[tuple[str, str]]:
         values = recipe.values
@@ -240,6 +209,7 @@ class _Checker:
         if batch:
             yield "num_generations", batch
             return
+        yield from setting_faults(recipe)
         if recipe.spec.check is not None:
             yield from recipe.spec.check(dict(recipe.values))
         resolved = resolve(recipe, self.pipeline.folder, lambda text: f"/run/{text[1:]}")
@@ -261,9 +231,6 @@ class _Checker:
             for task in self.pipeline.sources
             if task not in TASKS
         ]
-        for key in ("num_samples", "max_new_tokens", "batch_size"):
-            if getattr(settings, key) < 1:
-                found.append(f"evaluation.{key} should be at least 1")
         model = settings.preference_model
         if is_reference(model):
             fault = self._reference_fault(Reference(("preference_model",), str(model)), None)

@@ -22,17 +22,15 @@ def batch_fault(recipe: StageRecipe, processes: int) -> str | None:
     def setting(key: str) -> Any:
         if key in recipe.values:
             return recipe.values[key]
-        return next(f.default for f in dataclasses.fields(keys[key].owner) if f.name == key)
+        owner = keys[key].owner
+        assert owner is not None, "keys of configs are fields"
+        return next(f.default for f in dataclasses.fields(owner) if f.name == key)
 
     group, per_device = setting("num_generations"), setting("per_device_train_batch_size")
-    if not (
-        isinstance(group, int) and group >= 2 and isinstance(per_device, int) and per_device > 0
-    ):
-        return (
-            None
-            if not isinstance(group, int) or group >= 2
-            else "num_generations should be at least 2"
-        )
+    if not isinstance(group, int) or group < 2:
+        return f"num_generations should be at least 2, not {group}"
+    if not isinstance(per_device, int) or per_device < 1:
+        return None
     micro = per_device * processes
     total, steps = setting("generation_batch_size"), setting("steps_per_generation")
     many = f" x {processes} processes" if processes > 1 else ""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_r1.pipeline.check_names import name_fault
+from trl_r1.pipeline.check_texts import text_faults
 from trl_r1.pipeline.mistakes import one_of, suggestion
 from trl_r1.pipeline.recipe import SOURCE_KEYS, StageRecipe
 from trl_r1.pipeline.references import find_path, is_reference
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 # A made set of more rows than this is checked on as many; a file is read whole, but judged on as
 # many.
 _MAX_ROWS = 20_000
+# What TRL passes to rewards beside the columns.
+_PASSED_BY_TRL = {"prompts", "completions", "trainer_state", "log_extra", "log_metric"}
 # A smaller share of ungradable answers is noted and skipped in training; a larger one is a mistake.
 _TOLERATED_SHARE = 0.001
 
@@ -70,6 +73,9 @@ class SourceChecker:
                 continue
             known.append((source, columns))
             yield from _stage_columns(recipe, columns, place)
+            rows, _ = self._load(source, fmt)
+            if rows is not None:
+                yield from text_faults(rows, place)
             yield from self._gold_answers(source, recipe.rewards, fmt, place, recipe.where)
         if known:
             yield from self._reward_columns(recipe.rewards, known, is_all_known)
@@ -96,6 +102,9 @@ class SourceChecker:
                 if isinstance(columns, str):
                     yield f"{place}: {columns}"
                 elif columns is not None:
+                    rows, _ = self._load(source, "zero")
+                    if rows is not None:
+                        yield from text_faults(rows, place)
                     if missing := {"prompt", "solution"} - columns:
                         yield f"{place}: has no column {one_of(sorted(missing))}"
                     task = _task(source)
@@ -246,6 +255,9 @@ def _stage_columns(recipe: StageRecipe, columns: set[str], place: str) -> Iterat
         needed = set() if "messages" in columns else {"prompt", "completion"}
     else:
         needed = {"prompt"}
+    clash = sorted(columns & _PASSED_BY_TRL) if recipe.spec.uses_rewards else []
+    if clash:
+        yield f"{place} has a column {one_of(clash)}, a name by which rewards get something else"
     missing = sorted(needed - columns)
     if missing:
         yield (

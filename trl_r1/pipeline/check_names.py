@@ -30,8 +30,9 @@ def name_fault(
             f"{name} does not exist (looked beside the recipe and in the working directory)",
             None,
         )
-    if name.count("/") > 1 or " " in name:
-        return f"{name!r} is neither a folder here nor a Hub id (owner/name)", None
+    if not _is_hub_id(name):
+        short = name if len(name) <= 60 else f"{name[:57]}..."
+        return f"{short!r} is neither a folder here nor a Hub id (owner/name)", None
     return _hub_fault(name, kind)
 
 
@@ -41,6 +42,17 @@ def _folder_fault(name: str, path: Path) -> str | None:
     if not any((path / file).exists() for file in ("config.json", "adapter_config.json")):
         return f"{name} is no model folder: it has neither config.json nor adapter_config.json"
     return None
+
+
+def _is_hub_id(name: str) -> bool:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return name.isascii()
 
 
 @cache

@@ -13,7 +13,12 @@ from typing import Any
 
 from trl_r1.pipeline.keys import keys_of
 from trl_r1.pipeline.recipe import SOURCE_KEYS, StageRecipe
-from trl_r1.pipeline.references import find_path, is_reference, replace_texts
+from trl_r1.pipeline.references import (
+    find_path,
+    is_model_key,
+    is_reference,
+    replace_texts,
+)
 from trl_r1.stages import RewardSpec, StageSpec
 from trl_r1.training.arguments import EvaluationSettings
 
@@ -58,7 +63,7 @@ def resolve(recipe: StageRecipe, folder: Path, locate: Locate) -> ResolvedStage:
         replace(
             reward,
             use=_absolute_reward(reward.use, folder),
-            args=replace_texts(dict(reward.args), reference),
+            args=_absolute_models(replace_texts(dict(reward.args), reference), folder),
         )
         for reward in recipe.rewards
     )
@@ -82,11 +87,7 @@ def resolve_evaluation(
 
 def path_keys(values: Mapping[str, Any]) -> list[str]:
     """The keys that name a model, by their ending."""
-    return [
-        key
-        for key, value in values.items()
-        if isinstance(value, str) and key.endswith(("model_name_or_path", "_model"))
-    ]
+    return [key for key, value in values.items() if isinstance(value, str) and is_model_key(key)]
 
 
 def build_configs(
@@ -153,6 +154,13 @@ def has_accelerator() -> bool:
 def _absolute(text: str, folder: Path) -> str:
     path = find_path(text, folder)
     return str(path) if path else text
+
+
+def _absolute_models(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    return {
+        key: _absolute(value, folder) if is_model_key(key) and isinstance(value, str) else value
+        for key, value in arguments.items()
+    }
 
 
 def _absolute_source(source: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import pydantic
 
 from trl_r1.pipeline.mistakes import one_of, suggestion
+from trl_r1.pipeline.ranges import range_fault
 
 # YAML 1.1 wants a point and a signed exponent; without them it reads text.
 _SCIENTIFIC = re.compile(r"([-+]?\d+)(?:\.(\d*))?[eE]([-+]?)(\d+)")
@@ -31,12 +32,12 @@ class Key:
     Attributes:
         name: the key.
         annotation: its type.
-        owner: the dataclass whose field it is.
+        owner: the dataclass whose field it is; None for an argument of a function.
     """
 
     name: str
     annotation: Any
-    owner: type
+    owner: type | None
 
 
 @cache
@@ -98,13 +99,27 @@ def check_value(key: Key, value: Any, prefix: str = "") -> tuple[Any, str | None
     except TypeError:
         return None, f"{name}: {value!r} is not plain data; put dates and the like in quotes"
     try:
-        return _adapter(key).validate_json(document, strict=True), None
+        read = _adapter(key).validate_json(document, strict=True)
     except pydantic.ValidationError:
         hint = "; write null for nothing" if value == "None" else ""
         return (
             None,
             f"{name} should be {in_words(key.annotation)}, not {_short(value)}{hint}",
         )
+    fault = range_fault(key.name, value) or _choice_fault(key, value)
+    return (None, f"{name} {fault}") if fault else (read, None)
+
+
+def _choice_fault(key: Key, value: Any) -> str | None:
+    """For texts of which the config itself lists the allowed ones, as argparse would read it."""
+    fields = dataclasses.fields(key.owner) if key.owner else ()
+    field = next((f for f in fields if f.name == key.name), None)
+    choices = list(field.metadata.get("choices") or ()) if field else []
+    if not choices or value is None or value in choices:
+        return None
+    return f"should be one of {one_of(map(str, choices))}, not {_short(value)}" + suggestion(
+        str(value), map(str, choices)
+    )
 
 
 @cache

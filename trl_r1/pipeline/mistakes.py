@@ -42,8 +42,9 @@ class RecipeError(PipelineError):
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the known word nearest to `word`, or an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    by_small = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.strip().lower(), list(by_small), n=1, cutoff=0.7)
+    return f"; did you mean {by_small[near[0]]!r}?" if near else ""
 
 
 def one_of(known: Iterable[str]) -> str:

@@ -44,7 +44,9 @@ def read_overrides(options: Iterable[str]) -> tuple[list[Override], list[Mistake
         if not has_value or not target or not all(keys) or not keys:
             mistakes.append(Mistake(where, "should look like NAME.key=value, as zero.beta=0.01"))
             continue
-        value, wrong = parse_yaml(text, where)
+        # On a command line the shell has taken the quotes away that YAML wants around `@name`.
+        is_reference = text.strip().startswith("@")
+        value, wrong = (text.strip(), []) if is_reference else parse_yaml(text, where)
         mistakes += wrong
         if not wrong:
             overrides.append(Override(target, keys, value, where))
@@ -56,7 +58,7 @@ def apply_override(mapping: dict[str, Any], override: Override) -> Mistake | Non
     *path, last = override.keys
     node: Any = mapping
     for depth, part in enumerate(path):
-        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+        if isinstance(node, list) and _is_index(part, node):
             node = node[int(part)]
         elif isinstance(node, dict):
             # A key that is not there yet starts a mapping, as `zero.lr_scheduler_kwargs.min_lr`.
@@ -65,8 +67,12 @@ def apply_override(mapping: dict[str, Any], override: Override) -> Mistake | Non
             return Mistake(override.where, f"{'.'.join(path[: depth + 1])} is not there")
     if isinstance(node, dict):
         node[last] = override.value
-    elif isinstance(node, list) and last.isdigit() and int(last) < len(node):
+    elif isinstance(node, list) and _is_index(last, node):
         node[int(last)] = override.value
     else:
         return Mistake(override.where, f"{'.'.join(override.keys)} is not there")
     return None
+
+
+def _is_index(text: str, items: list[Any]) -> bool:
+    return text.isascii() and text.isdigit() and int(text) < len(items)

@@ -1,8 +1,10 @@
 """Keeps what libraries print, warn and log out of the way, in a log file.
 
 Both Python's streams and the process's file descriptors 1 and 2 are redirected, since compiled code
-and child processes write to the latter. The screen stays reachable through `QuietLog.screen`.
-Imports nothing heavy, so that it can be open before anything heavy is imported.
+and child processes write to the latter. Standard input is empty meanwhile: a reward file or a
+library that asks something would wait for ever, its question in the log. The screen stays reachable
+through `QuietLog.screen`. Imports nothing heavy, so that it can be open before anything heavy is
+imported.
 """
 
 from __future__ import annotations
@@ -114,10 +116,17 @@ def _duplicate(stream: Any) -> TextIO:
 
 @contextlib.contextmanager
 def _saved_descriptors() -> Iterator[None]:
-    saved = [os.dup(descriptor) for descriptor in (1, 2)]
+    saved = {}
+    for descriptor in (0, 1, 2):
+        # A daemon may have closed any of them.
+        with contextlib.suppress(OSError):
+            saved[descriptor] = os.dup(descriptor)
+    empty = os.open(os.devnull, os.O_RDONLY)
     try:
+        os.dup2(empty, 0)
         yield
     finally:
-        for descriptor, copy in zip((1, 2), saved, strict=True):
+        os.close(empty)
+        for descriptor, copy in saved.items():
             os.dup2(copy, descriptor)
             os.close(copy)

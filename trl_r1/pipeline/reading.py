@@ -16,6 +16,7 @@ from typing import Any
 from trl_r1.pipeline.keys import check_keys, keys_of, unknown_key
 from trl_r1.pipeline.mistakes import Mistake, RecipeError, one_of, suggestion
 from trl_r1.pipeline.overrides import PIPELINE_TARGETS, Override, apply_override, read_overrides
+from trl_r1.pipeline.ranges import range_fault
 from trl_r1.pipeline.recipe import OWNED_KEYS, SOURCE_KEYS, STAGE_KEYS, Pipeline, StageRecipe
 from trl_r1.pipeline.yaml_files import PIPELINE_FILE, STAGE_FILE, read_mapping, stage_files
 from trl_r1.stages import STAGES, RewardSpec, StageSpec, load_stage
@@ -66,6 +67,8 @@ def read_pipeline(
             Mistake(shown, "no such folder" if not folder.exists() else "is not a folder")
         ]
     overrides, mistakes = read_overrides(options)
+    if seed is not None and (fault := range_fault("seed", seed)):
+        mistakes.append(Mistake("--seed", fault))
     header, header_mistakes = _read_header(folder, shown, overrides)
     files, file_mistakes = stage_files(folder, shown)
     mistakes += [*header_mistakes, *file_mistakes]
@@ -83,6 +86,7 @@ def read_pipeline(
         sources=header.sources,
         seed=header.seed if seed is None else seed,
         threads=header.threads,
+        unread=reader.unread,
     )
     return pipeline, list(dict.fromkeys([*mistakes, *reader.mistakes, *reader.unused(files)]))
 
@@ -98,13 +102,13 @@ def _read_header(
         keys = override.keys if override.target == "pipeline" else (override.target, *override.keys)
         mistake = apply_override(given, replace(override, keys=keys))
         mistakes += [mistake] if mistake else []
+    # A key with nothing below it, as when all of it is commented out.
+    given = {key: value for key, value in given.items() if value is not None}
     values, messages = check_keys(given, keys_of(_Header))
     header = _Header(**values)
     if header.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", header.name):
         messages.append(f"name {header.name!r} has to serve as a folder name: letters, digits, -_.")
         header = replace(header, name=None)
-    if header.threads is not None and header.threads < 1:
-        messages.append("threads should be at least 1")
     return header, mistakes + [Mistake(where, message) for message in messages]
 
 
@@ -119,6 +123,7 @@ class _Reader:
         self._used_defaults: set[str] = set()
         self._known: set[str] = set()
         self._targets: set[str] = set()
+        self._unread: set[str] = set()
 
     def stage(self, path: Path, where: str) -> StageRecipe | None:
         """The stage of a file; None where not even its type is clear."""
@@ -131,16 +136,22 @@ class _Reader:
         self._targets |= {name, str(kind)}
         spec = self._spec(kind, where, is_readable=bool(given) or not mistakes)
         if spec is None:
+            self._unread.add(name)
             return None
         merged, origins = self._merge(name, str(kind), spec, given, where)
         return self._parse(name, str(kind), spec, where, merged, origins)
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The names of stages that are there, but whose files say too little."""
+        return frozenset(self._unread)
 
     def _spec(self, kind: Any, where: str, is_readable: bool) -> StageSpec | None:
         if not is_readable:
             return None
         if kind is None:
             self._wrong(where, f"stage is missing; it is one of {one_of(STAGES)}")
-        elif kind not in STAGES:
+        elif not isinstance(kind, str) or kind not in STAGES:
             hint = suggestion(str(kind), STAGES) or f"; known: {one_of(STAGES)}"
             self._wrong(where, f"unknown stage {kind!r}{hint}")
         else:
@@ -163,12 +174,15 @@ class _Reader:
         origins.update(dict.fromkeys(given, where))
         for override in self.overrides:
             if override.target in (name, kind):
+                if override.keys[0] == "stage":
+                    self._wrong(override.where, f"what kind of stage {name} is stands in its file")
+                    continue
                 mistake = apply_override(top, override)
                 self.mistakes += [mistake] if mistake else []
                 origins[override.keys[0]] = override.where
         preset = top.get("preset")
         settings: Mapping[str, Any] = {}
-        if preset is not None and preset not in spec.presets:
+        if preset is not None and (not isinstance(preset, str) or preset not in spec.presets):
             known_presets = f"; known: {one_of(spec.presets)}" if spec.presets else ""
             near = suggestion(str(preset), spec.presets) or known_presets or "; it has none"
             self._wrong(origins["preset"], f"unknown preset {preset!r} of {kind}{near}")
@@ -210,7 +224,7 @@ class _Reader:
             values=values,
             origins=origins,
             rewards=self._rewards(merged, kind, spec, origins),
-            preset=merged.get("preset"),
+            preset=str(merged["preset"]) if merged.get("preset") is not None else None,
             allow_rl_weights=allow is True,
         )
 

@@ -73,6 +73,8 @@ class Pipeline:
         sources: `dataset_name` by task, for datasets that name a task only.
         seed: of every stage that does not set its own.
         threads: CPU threads; None leaves them alone.
+        unread: names of stages that are there, but whose files can't be read; of the others'
+            references to them nothing is said.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Pipeline:
     sources: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     threads: int | None = None
+    unread: frozenset[str] = frozenset()
 
     def stage(self, name: str) -> StageRecipe:
         """The stage of that name. Raises PipelineError with a suggestion."""
@@ -91,6 +94,5 @@ class Pipeline:
             if stage.name == name:
                 return stage
         names = [stage.name for stage in self.stages]
-        raise PipelineError(
-            f"{self.shown} has no stage {name!r}{suggestion(name, names)} It has {', '.join(names)}"
-        )
+        hint = f"{suggestion(name, names)}; it has {', '.join(names)}"
+        raise PipelineError(f"{self.shown} has no stage {name!r}{hint}")

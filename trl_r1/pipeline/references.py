@@ -54,6 +54,11 @@ def is_reference(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("@")
 
 
+def is_model_key(key: str) -> bool:
+    """Whether a key names a model, by its ending."""
+    return key == "model" or key.endswith(("model_name_or_path", "_model"))
+
+
 def find_references(value: Any, place: tuple[str | int, ...] = ()) -> Iterator[Reference]:
     """Every reference inside a value."""
     if is_reference(value):
@@ -84,10 +89,14 @@ def find_path(text: str, folder: Path) -> Path | None:
         text: as the recipe has it.
         folder: the recipe's folder.
     """
-    path = Path(text).expanduser()
-    for candidate in (folder / path, Path.cwd() / path):
-        if candidate.exists():
-            return candidate.resolve()
+    try:
+        path = Path(text).expanduser()
+        for candidate in (folder / path, Path.cwd() / path):
+            if candidate.exists():
+                return candidate.resolve()
+    except (OSError, RuntimeError, ValueError):
+        # Too long for a name, `~` of an unknown user, a folder that is not ours: none is there.
+        return None
     return None
 
 
@@ -98,4 +107,7 @@ def looks_like_path(text: str, folder: Path) -> bool:
         return "/" in text or path.suffix in (".json", ".jsonl", ".parquet", ".csv")
     if path.suffix in (".json", ".jsonl", ".parquet", ".csv"):
         return True
-    return any((base / path.parent).is_dir() for base in (folder, Path.cwd()))
+    try:
+        return any((base / path.parent).is_dir() for base in (folder, Path.cwd()))
+    except OSError:
+        return False

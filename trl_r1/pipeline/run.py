@@ -119,9 +119,11 @@ class Runner:
                 raise StageFailedError(
                     f"{recipe.name}: {_os_message(error)} {self._way_on(recipe)}"
                 ) from error
-            except (
-                Exception
-            ) as error:  # a bug of a stage or a library: one line here, the rest in the log
+            except KeyboardInterrupt:
+                raise
+            # A bug of a stage or a library, which may even call `sys.exit()`: one line here, the
+            # rest in the log.
+            except BaseException as error:
                 _log_traceback()
                 text = " ".join(str(error).split())
                 text = text if len(text) <= 400 else f"{text[:397]}..."

@@ -19,8 +19,14 @@ STAGE_FILE = re.compile(r"(?P<number>\d+)_(?P<name>[a-z][a-z0-9_]*)\.yaml")
 PIPELINE_FILE = "pipeline.yaml"
 
 
+# A recipe of a hundred stages has a few thousand values; anchors can make billions of ten lines.
+_MAX_VALUES = 100_000
+_MAX_DEPTH = 40
+_MAX_BYTES = 1 << 20
+
+
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that remembers keys written twice."""
+    """SafeLoader that remembers keys written twice, and says where a value can't be read."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -34,6 +40,14 @@ class _Loader(yaml.SafeLoader):
                     self.duplicates.append((key_node.start_mark.line + 1, key_node.value))
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError) as error:  # as the date 2024-13-45
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{str(node.value)[:40]!r} can't be read: {error}", node.start_mark
+            ) from error
 
 
 def parse_yaml(text: str, where: str) -> tuple[Any, list[Mistake]]:
@@ -52,19 +66,64 @@ def parse_yaml(text: str, where: str) -> tuple[Any, list[Mistake]]:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        return None, [Mistake(where, f"not YAML{line}: {problem}")]
+        hint = next((hint for text, hint in _HINTS.items() if text in problem), "")
+        return None, [Mistake(where, f"not YAML{line}: {problem}{hint}")]
+    except RecursionError:
+        return None, [Mistake(where, f"nested too deeply; {_MAX_DEPTH} levels are allowed")]
     finally:
         if loader is not None:
             loader.dispose()
+    if message := _size_fault(value):
+        return None, [Mistake(where, message)]
     return value, [
         Mistake(where, f"key {key!r} is written twice (again in line {line}); keep one")
         for line, key in loader.duplicates
     ]
 
 
+_HINTS = {
+    "character '@'": '; a reference stands in quotes: "@name"',
+    "character '\\t'": "; indent with spaces, not with tabs",
+}
+
+
+def _size_fault(value: Any) -> str | None:
+    """What is wrong with a value that holds itself, or is too deep or too large to go through.
+
+    An anchor that is used often is one object in memory, but a million in every copy of it.
+    """
+    sizes: dict[int, int] = {}
+    open_ones: set[int] = set()
+
+    def size(item: Any, depth: int) -> int:
+        if not isinstance(item, (dict, list, set)):
+            return 1
+        if id(item) in sizes:
+            return sizes[id(item)]
+        if id(item) in open_ones:
+            raise ValueError("an anchor (&name) holds itself (*name); write the value out")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"nested too deeply; {_MAX_DEPTH} levels are allowed")
+        open_ones.add(id(item))
+        inner = item.values() if isinstance(item, dict) else item
+        sizes[id(item)] = 1 + sum(size(part, depth + 1) for part in inner)
+        open_ones.discard(id(item))
+        return sizes[id(item)]
+
+    try:
+        total = size(value, 0)
+    except ValueError as error:
+        return str(error)
+    return f"holds {total} values; {_MAX_VALUES} are allowed" if total > _MAX_VALUES else None
+
+
 def read_mapping(path: Path, where: str) -> tuple[dict[str, Any], list[Mistake]]:
     """The mapping of a YAML file, and the mistakes in it; empty where it can't be read."""
+    if path.exists() and not path.is_file():
+        return {}, [Mistake(where, "is not a file")]  # reading a pipe would wait for ever
     try:
+        if path.exists() and path.stat().st_size > _MAX_BYTES:
+            return {}, [Mistake(where, f"is larger than {_MAX_BYTES >> 20} MiB; is it a recipe?")]
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return {}, [Mistake(where, "not a text file in UTF-8")]
@@ -92,7 +151,11 @@ def stage_files(folder: Path, shown: str) -> tuple[list[Path], list[Mistake]]:
     files, mistakes = [], []
     numbers: dict[int, str] = {}
     names: dict[str, str] = {}
-    for path in sorted(folder.iterdir(), key=_running_order):
+    try:
+        listed = sorted(folder.iterdir(), key=_running_order)
+    except OSError as error:
+        return [], [Mistake(shown, f"can't be read: {error.strerror}")]
+    for path in listed:
         if path.name == PIPELINE_FILE or path.name.startswith(".") or path.is_dir():
             continue
         if path.suffix.lower() not in (".yaml", ".yml"):

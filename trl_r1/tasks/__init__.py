@@ -122,8 +122,15 @@ def read_source(source: DatasetSource, default: str | None = None) -> Dataset:
             raise ValueError(
                 f"{path}: can't read {path.suffix!r} files; use .jsonl, .json, .parquet or .csv"
             )
+        if _is_blank(path):
+            raise ValueError(f"{path} is empty")
         return load_dataset(loader, data_files={source.split: str(path)}, split=source.split)
     return load_dataset(str(path) if path.is_dir() else name, split=source.split)
+
+
+def _is_blank(path: Path) -> bool:
+    with path.open("rb") as file:
+        return all(not chunk.strip() for chunk in iter(lambda: file.read(1 << 16), b""))
 
 
 def load_rows(source: DatasetSource, fmt: ReasoningFormat) -> Dataset:

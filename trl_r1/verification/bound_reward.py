@@ -113,7 +113,10 @@ class BoundReward:
     def _rewards(self, columns: Mapping[str, Any], num_rows: int) -> list[float | None]:
         try:
             returned = self._call(columns)
-        except Exception as error:  # any bug of the function is reported under its name
+        except KeyboardInterrupt:
+            raise
+        # Any bug of the function is reported under its name; `sys.exit()` would end the run.
+        except BaseException as error:
             row = self._find_failing_row(columns, num_rows, type(error))
             at = "" if row is None else f" at row {row} of {num_rows}"
             raise RewardError(
@@ -130,7 +133,7 @@ class BoundReward:
         return result
 
     def _find_failing_row(
-        self, columns: Mapping[str, Any], num_rows: int, kind: type[Exception]
+        self, columns: Mapping[str, Any], num_rows: int, kind: type[BaseException]
     ) -> int | None:
         """The first row that raises the same alone, looked for no longer than two seconds."""
         if num_rows == 1:
@@ -146,7 +149,9 @@ class BoundReward:
                 self._call(_take_rows(quiet, [row], num_rows))
             except kind:
                 return row
-            except Exception:  # noqa: BLE001 - another failure of a lone row proves nothing
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - another failure of a lone row proves nothing
                 continue
         return None
 

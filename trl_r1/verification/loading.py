@@ -166,7 +166,9 @@ def _load_builtin(name: str) -> ModuleType:
 def _load_module(target: str, reference: str) -> ModuleType:
     try:
         return importlib.import_module(target)
-    except Exception as error:  # whatever the user's module does while it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's module does, `sys.exit()` included
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (target == missing or target.startswith(f"{missing}.")):
             raise RewardReferenceError(
@@ -185,16 +187,21 @@ def _find_spec(target: str) -> Any:
 
 
 def _find_file(target: str, base_dir: Path | None, reference: str) -> Path:
-    path = Path(target).expanduser()
     folders = [folder for folder in (base_dir, Path.cwd()) if folder is not None]
-    candidates = [path] if path.is_absolute() else [folder / path for folder in folders]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate.resolve()
+    try:
+        path = Path(target).expanduser()
+        candidates = [path] if path.is_absolute() else [folder / path for folder in folders]
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, `~` of an unknown user
+        raise RewardReferenceError(f"reward {reference[:80]!r}: no such file: {error}") from error
     looked = " and ".join(dict.fromkeys(str(c.parent) for c in candidates))
     raise RewardReferenceError(
         f"reward {reference!r}: there is no file {path.name!r} in {looked}"
-        + _suggestion(path.name, [f.name for c in candidates for f in c.parent.glob("*.py")])
+        + _suggestion(
+            path.name, [f.name for c in candidates for f in c.parent.glob("*.py") if f.is_file()]
+        )
     )
 
 
@@ -216,13 +223,15 @@ def _load_file(path: Path, reference: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file does while it runs
+    except BaseException as error:  # whatever the user's file does, `sys.exit()` included
         del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise RewardReferenceError(_import_message(reference, str(path), error)) from error
     return module
 
 
-def _import_message(reference: str, origin: str | None, error: Exception) -> str:
+def _import_message(reference: str, origin: str | None, error: BaseException) -> str:
     """One line: the reference, file and line of the mistake, and what it is."""
     where = origin or "the module"
     if isinstance(error, SyntaxError):

@@ -1,0 +1,101 @@
+"""Checks of a stage's `rewards:`: that each can be had, takes its arguments, and counts at all."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pydantic
+
+from trl_r1.pipeline.check_data import format_of
+from trl_r1.pipeline.check_names import name_fault
+from trl_r1.pipeline.keys import Key, check_value
+from trl_r1.pipeline.mistakes import suggestion
+from trl_r1.pipeline.recipe import StageRecipe
+from trl_r1.pipeline.references import is_model_key, is_reference
+from trl_r1.stages import RewardSpec
+from trl_r1.tasks import TASKS
+from trl_r1.verification.bound_reward import BoundReward
+from trl_r1.verification.loading import RewardReferenceError, build_reward
+
+# Built-in rewards that load nothing and start nothing: a wrong argument shows when they are called.
+_QUICK = ("math_answer", "think_format", "language_consistency", "overlong")
+
+
+def reward_faults(recipe: StageRecipe, folder: Path) -> Iterator[str]:
+    """Mistakes in the rewards of a stage, each with the place of the reward before it.
+
+    Args:
+        recipe: the stage.
+        folder: of the pipeline.
+    """
+    names: dict[str, int] = {}
+    for index, reward in enumerate(recipe.rewards):
+        place = f"rewards[{index}]"
+        yield from _window_fault(reward, place)
+        yield from _task_faults(recipe, reward, place)
+        try:
+            function = build_reward(reward, folder, format_of(recipe))
+        except RewardReferenceError as error:
+            yield f"{place}: {error}"
+            continue
+        yield from _argument_faults(reward, function, folder, place)
+        if function.__name__ in names:
+            yield (
+                f"{place} and rewards[{names[function.__name__]}] are both called "
+                f"{function.__name__!r}; give one another `name`"
+            )
+        names.setdefault(function.__name__, index)
+
+
+def _window_fault(reward: RewardSpec, place: str) -> Iterator[str]:
+    if reward.until_step is not None and reward.until_step <= reward.from_step:
+        yield (
+            f"{place}: until_step {reward.until_step} is not after from_step {reward.from_step}; "
+            "it would never count"
+        )
+
+
+def _task_faults(recipe: StageRecipe, reward: RewardSpec, place: str) -> Iterator[str]:
+    sources = recipe.values.get("datasets") or ()
+    tasks = {str(source.get("task")) for source in sources} | set(TASKS)
+    for task in reward.tasks:
+        if task not in tasks and all(source.get("task") for source in sources):
+            yield f"{place}.tasks: no rows of task {task!r}{suggestion(task, tasks)}"
+
+
+def _argument_faults(
+    reward: RewardSpec, function: BoundReward, folder: Path, place: str
+) -> Iterator[str]:
+    """Arguments of a wrong type, or that name a model that is not there."""
+    faults = []
+    for name, value in reward.args.items():
+        if is_reference(value):
+            continue
+        key = Key(name, _annotation(function, name), None)
+        faults.append(check_value(key, value, f"{place}.args.")[1])
+        if is_model_key(name) and isinstance(value, str):
+            fault = name_fault(value, "model", folder)[0]
+            faults.append(f"{place}.args.{name}: {fault}" if fault else None)
+    found = [fault for fault in faults if fault]
+    yield from found
+    if not found and reward.use in _QUICK and reward.args:
+        try:
+            function.function(
+                completions=["<think>1</think> <answer>1</answer>"],
+                completion_ids=[[1]],
+                **{"solution": ["1"], **function.args},
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it says to its arguments
+            yield f"{place}: reward {reward.use!r}: args: {error}"
+
+
+def _annotation(function: BoundReward, name: str) -> object:
+    """The type of an argument; any, where its author wrote none that can be checked."""
+    try:
+        annotation = typing.get_type_hints(function.function).get(name, typing.Any)
+        pydantic.TypeAdapter(annotation)
+    except Exception:  # noqa: BLE001 - annotations are evaluated, and may hold anything
+        return typing.Any
+    return annotation
