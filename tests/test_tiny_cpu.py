@@ -82,17 +82,9 @@ def test_twenty_kills_end_in_what_an_undisturbed_run_makes(tmp_path: Path) -> No
     subprocess.run(command(undisturbed), check=True, cwd=tmp_path)
     rng = random.Random(0)
     finished: dict[str, float] = {}
-    num_kills = 0
-    while num_kills < NUM_KILLS:
-        process = subprocess.Popen(
-            command(killed), cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True
-        )
-        time.sleep(rng.uniform(5, 45))
-        if process.poll() is not None:
+    for _ in range(NUM_KILLS):
+        if not kill_at_random(command(killed), tmp_path / "output.txt", rng):
             break
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        num_kills += 1
         now = ledger(killed)
         for name, seconds in finished.items():
             assert now[name]["status"] == "finished"
@@ -107,6 +99,23 @@ def test_twenty_kills_end_in_what_an_undisturbed_run_makes(tmp_path: Path) -> No
     }, "resumed to the same bits"
     for name, record in records.items():
         check_artifacts(killed / name, record)
+
+
+def kill_at_random(arguments: list[str], output: Path, rng: random.Random) -> bool:
+    """Start a run and kill it (-9) some time after its first stage began; False if it ended."""
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            arguments, cwd=output.parent, stdout=file, stderr=file, start_new_session=True
+        )
+    # Not while it imports and checks: nothing can be lost then.
+    while process.poll() is None and "[1/" not in output.read_text():
+        time.sleep(0.1)
+    time.sleep(rng.uniform(0.1, 30))
+    if process.poll() is not None:
+        return False
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return True
 
 
 def check_artifacts(folder: Path, record: dict[str, Any]) -> None:
