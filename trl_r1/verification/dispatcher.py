@@ -178,7 +178,7 @@ class Dispatcher:
         elif kind == "units":
             self._take_results(slot, reply["units"])
             if reply.get("is_last"):
-                self._end_chunk(slot)
+                self._end_chunk(slot, float(reply["seconds"]))
         elif slot.job is not None:  # loaded, or not
             if kind == "loaded":
                 slot.loaded.add(slot.job.reward)
@@ -209,8 +209,8 @@ class Dispatcher:
                 slot.job.finish(unit, result)
             slot.num_run += 1
 
-    def _end_chunk(self, slot: Slot) -> None:
-        slot.end_chunk()
+    def _end_chunk(self, slot: Slot, seconds: float) -> None:
+        slot.end_chunk(seconds)
         if slot.ran_out_of_memory or slot.has_grown():
             self._discard(slot)
 

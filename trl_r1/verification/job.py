@@ -21,9 +21,12 @@ from trl_r1.verification.units import Outcome, Unit
 
 logger = logging.getLogger(__name__)
 
-# Work given to a worker at once: long enough that handing it over costs nothing beside it, short
-# enough that little waits behind a row that hangs.
+# Work given to a worker at once: long enough that handing it over costs little beside it (which is
+# more on a busy machine), short enough that not much waits behind a row that hangs.
 _CHUNK_SECONDS = 0.03
+_CHUNK_HANDOVERS = 4
+_MAX_CHUNK_SECONDS = 0.25
+_MIN_CHUNK_SECONDS = 0.001
 _FIRST_CHUNK_UNITS = 8
 # A reward that has graded nothing yet and has been killed this often is itself at fault.
 _MAX_KILLS_BEFORE_FIRST_GRADE = 8
@@ -73,14 +76,34 @@ class Record:
 
     description: RewardDescription | None = None
     seconds_per_unit: float | None = None
+    handover_seconds: float = 0.0
     num_graded: int = 0
     num_killed: int = 0
     warned_of_leak: bool = False
 
-    def note_speed(self, seconds: float, num_units: int) -> None:
+    def note_speed(self, seconds: float, num_units: int, handover: float) -> None:
+        """Take in how long a worker took for some units, and what handing them over took."""
         latest = max(seconds / num_units, 1e-6)
         known = self.seconds_per_unit
-        self.seconds_per_unit = latest if known is None else 0.7 * known + 0.3 * latest
+        if known is None:
+            self.seconds_per_unit = latest
+        else:
+            # A busy machine makes a chunk look slow, never fast: faster is believed sooner.
+            trust = 0.5 if latest < known else 0.1
+            self.seconds_per_unit = (1 - trust) * known + trust * latest
+        self.handover_seconds = 0.7 * self.handover_seconds + 0.3 * max(handover, 0.0)
+
+    def units_at_once(self, num_left: int, num_workers: int) -> tuple[int, int]:
+        """How many units make a chunk, and how many are one worker's share of what is left."""
+        share = -(-num_left // num_workers)
+        if self.seconds_per_unit is None:
+            return min(_FIRST_CHUNK_UNITS, share), share
+        seconds = max(_CHUNK_SECONDS, _CHUNK_HANDOVERS * self.handover_seconds)
+        num_units = max(1, int(min(seconds, _MAX_CHUNK_SECONDS) / self.seconds_per_unit))
+        # Less than a second handover costs is not worth splitting.
+        worth = int(max(_MIN_CHUNK_SECONDS, self.handover_seconds) / self.seconds_per_unit)
+        share = min(max(share, worth), num_left)
+        return min(num_units, share), share
 
 
 @dataclass
@@ -136,10 +159,8 @@ class Job:
             return [self.suspects.popleft()]
         if not self.queue:
             return []
-        speed = self.record.seconds_per_unit
-        num_units = max(1, int(_CHUNK_SECONDS / speed) if speed else _FIRST_CHUNK_UNITS)
-        share = -(-len(self.queue) // num_workers)
-        units = [self.queue.popleft() for _ in range(min(num_units, share))]
+        num_units, share = self.record.units_at_once(len(self.queue), num_workers)
+        units = [self.queue.popleft() for _ in range(num_units)]
         while len(units) < min(2 * num_units - 1, share):
             if self.queue[0].group != units[-1].group:
                 break

@@ -84,10 +84,11 @@ class Slot:
             RunRequest(job.reward, job.constants, payloads, self.memory_mb, job.wants_logs)
         )
 
-    def end_chunk(self) -> None:
-        """Note that all its units are reported."""
+    def end_chunk(self, seconds: float) -> None:
+        """Note that all its units are reported, and took it so many seconds."""
         assert self.job is not None
-        self.job.record.note_speed(time.monotonic() - self.since, self.chunk_size)
+        handover = time.monotonic() - self.since - seconds
+        self.job.record.note_speed(seconds, self.chunk_size, handover)
         self.chunk = {}
         self.becomes("idle")
 

@@ -130,7 +130,7 @@ class _Worker:
         reward = self._rewards[request.reward]
         constants = pickle.loads(request.constants)
         finished: list[dict[str, Any]] = []
-        reported = time.monotonic()
+        began_at = reported = time.monotonic()
         for number, payload in request.units:
             columns = {**pickle.loads(payload), **constants}
             # Packed in one go, so that the pool never sees a new unit with an old start.
@@ -141,7 +141,8 @@ class _Worker:
             if now - reported > _REPORT_SECONDS:
                 self._reply({"kind": "units", "units": finished})
                 finished, reported = [], now
-        self._reply({"kind": "units", "units": finished, "is_last": True})
+        seconds = time.monotonic() - began_at
+        self._reply({"kind": "units", "units": finished, "is_last": True, "seconds": seconds})
 
     def _limit_memory(self, memory_mb: int) -> None:
         """Let allocations fail at the limit; what gets past this the pool sees and kills."""
