@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: of the command line; those of the process by default.
     """
     options = _parser().parse_args(arguments)
-    from trl_r1.pipeline.mistakes import PipelineError
+    from trl_r1.pipeline.mistakes import PipelineError, os_message
 
     try:
         status: int = options.run(options)
@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe (`| head`) has gone; the interpreter must not complain about it at
         # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        _say(f"trl-r1: {os_message(error)}")
         return 1
     return status
 
@@ -119,7 +122,8 @@ def _run(options: argparse.Namespace) -> int:
             first=options.first,
             last=options.last,
             only=options.only,
-            output_dir=Path(options.output_dir) if options.output_dir else None,
+            # bash leaves the ~ of --output_dir=~/x alone.
+            output_dir=Path(options.output_dir).expanduser() if options.output_dir else None,
         )
 
 
@@ -141,6 +145,7 @@ def _request(options: argparse.Namespace, folder: Path) -> Request:
 
 
 def _copy(options: argparse.Namespace) -> int:
+    import shlex
     import shutil
 
     from trl_r1.pipeline.mistakes import PipelineError
@@ -150,6 +155,8 @@ def _copy(options: argparse.Namespace) -> int:
         raise PipelineError(f"{target} exists already; name a folder that does not")
     if not folder.is_dir():
         raise PipelineError(f"{options.folder}: no such folder")
+    if target.resolve().is_relative_to(folder.resolve()):
+        raise PipelineError(f"{target} is inside of {options.folder}; name a folder beside it")
     partial = target.with_name(f".{target.name}.partial")
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +165,7 @@ def _copy(options: argparse.Namespace) -> int:
         partial.rename(target)
     except OSError as error:
         raise PipelineError(f"can't copy to {target}: {error}") from error
-    _say(f"{target} is yours to edit; `trl-r1 run {target}` runs it.")
+    _say(f"{target} is yours to edit; `trl-r1 run {shlex.quote(str(target))}` runs it.")
     return 0
 
 
@@ -176,17 +183,19 @@ def _list_rewards(options: argparse.Namespace) -> int:
 
 
 def _check_reward(options: argparse.Namespace) -> int:
-    import yaml
-
     from trl_r1.pipeline.mistakes import PipelineError
+    from trl_r1.pipeline.yaml_files import parse_yaml
     from trl_r1.verification.rewards_table import print_check
 
+    arguments, mistakes = parse_yaml(options.args, f"--args {options.args}")
+    if mistakes:
+        raise PipelineError(str(mistakes[0]))
     try:
-        arguments = yaml.safe_load(options.args) or {}
+        arguments = {} if arguments is None else arguments
         if not isinstance(arguments, dict):
             raise ValueError(f"--args {options.args}: write a mapping, as '{{name: value}}'")
         return print_check(options.reward, sys.stdout, data=options.data, args=arguments)
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise PipelineError(str(error)) from error
 
 
@@ -204,12 +213,15 @@ def _recipe_folder(name: str) -> Path:
     path = Path(name)
     if path.exists():
         return path
-    shipped = Path(str(files("trl_r1.recipes"))) / name.removeprefix("recipes/").strip("/")
-    return (
-        shipped
-        if shipped.is_dir() and "/" not in name.removeprefix("recipes/").strip("/")
-        else path
-    )
+    shipped = Path(str(files("trl_r1.recipes")))
+    pipelines = sorted(p.parent.name for p in shipped.glob("*/pipeline.yaml"))
+    wanted = name.removeprefix("recipes/").strip("/")
+    if wanted in pipelines:
+        return shipped / wanted
+    from trl_r1.pipeline.mistakes import PipelineError, suggestion
+
+    hint = suggestion(wanted, pipelines) or f"; shipped are {', '.join(pipelines)}"
+    raise PipelineError(f"{name}: no such folder{hint}")
 
 
 def _prepare(folder: Path) -> None:

@@ -37,6 +37,11 @@ class FileHashes:
         files = sorted(p for p in path.rglob("*") if p.is_file() and not _is_left_out(p, path))
         return hash_data([[p.relative_to(path).as_posix(), self._file(p)] for p in files])
 
+    def sizes(self, folder: Path) -> dict[str, int]:
+        """The sizes of a folder's files in bytes, by their path in it."""
+        files = sorted(p for p in folder.rglob("*") if p.is_file() and not _is_left_out(p, folder))
+        return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}
+
     def _file(self, path: Path) -> str:
         stat = path.stat()
         key = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)

@@ -7,20 +7,22 @@ promotion that was cut short, and may be called at any time, any number of times
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import pydantic
 
 from trl_r1.pipeline.mistakes import PipelineError
 
 RECORD_FILE = "stage.json"
 RECIPE_FILE = "recipe.yaml"
-# `running`: in work or cut short; `trained`: its artifacts are complete, its scores are not.
-STATUSES = ("running", "trained", "finished")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class StageRecord:
     Attributes:
         name: the stage's name.
         stage: its type.
-        status: one of `STATUSES`.
+        status: `running`: in work or cut short; `trained`: its artifacts are complete, its scores
+            are not; `finished`.
         inputs: what flows into it, by content hash.
         recipe: its keys, merged, as written; no secrets.
         seed: its seed.
@@ -61,21 +64,21 @@ class StageRecord:
         scores: `before` and `after`, each with `pass@1, format, mean_length, general`; empty where
             it makes no model.
         seconds: wall time over all attempts.
-        artifacts: by name, the hash and kind of each.
+        artifacts: by name, the `hash` and `kind` of each, and the `sizes` of its files in bytes.
         fingerprint: `stage`, of recipe and inputs, and `scores`, of how it is scored.
         details: plain data from the stage, and `step`, the last one reported.
     """
 
     name: str
     stage: str
-    status: str
+    status: Literal["running", "trained", "finished"]
     inputs: tuple[Input, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
-    artifacts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    artifacts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fingerprint: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -103,16 +106,41 @@ def read_record(folder: Path) -> StageRecord | None:
     """
     path = folder / RECORD_FILE
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        known = {f.name for f in fields(StageRecord)}
-        inputs = tuple(Input(**item) for item in document.pop("inputs"))
-        return StageRecord(inputs=inputs, **{k: v for k, v in document.items() if k in known})
+        return _record_type().validate_json(path.read_bytes(), strict=True)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PipelineError(
-            f"{path} can't be read ({error}); move the folder {folder} away to run the stage again"
-        ) from error
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        fault = f"{place}: {first['msg']}" if place else first["msg"]
+    except OSError as error:
+        fault = error.strerror or str(error)
+    raise PipelineError(
+        f"{path} can't be read ({fault}); move the folder {folder} away to run the stage again"
+    )
+
+
+@cache
+def _record_type() -> pydantic.TypeAdapter[StageRecord]:
+    return pydantic.TypeAdapter(StageRecord)
+
+
+def damage(record: StageRecord, place: Path) -> str | None:
+    """What is missing of a stage's artifacts, in words; None where they are whole.
+
+    Names and sizes are compared, not contents: large models are not read on every run. A file that
+    somebody added is no damage.
+    """
+    for name, artifact in record.artifacts.items():
+        if not (place / name).is_dir():
+            return f"its {name} is gone"
+        for file, size in (artifact.get("sizes") or {}).items():
+            path = place / name / file
+            if not path.is_file():
+                return f"its {name}/{file} is gone"
+            if path.stat().st_size < size:
+                return f"its {name}/{file} is cut short"
+    return None
 
 
 class StageFolder:
@@ -141,11 +169,28 @@ class StageFolder:
         return read_record(self.work_dir())
 
     def start_afresh(self) -> None:
-        """Drop what an attempt with another recipe or other inputs left."""
+        """Drop what an attempt with another recipe or other inputs left.
+
+        Raises:
+            PipelineError: something else is in its place, which nobody said to drop.
+        """
         folder = self.work_dir()
+        if folder == self.place and self._is_foreign():
+            raise PipelineError(
+                f"{folder} is in the way: it has no {RECORD_FILE}, so no run made it; move it away "
+                "or use --output_dir for another folder."
+            )
         if folder.exists():
             self._trash(folder)
         folder.mkdir(parents=True, exist_ok=True)
+
+    def _is_foreign(self) -> bool:
+        if not self.place.is_dir():
+            return self.place.exists()
+        # What is written before the first record may stand alone after a kill.
+        ours = {RECIPE_FILE, "log.txt"}
+        names = {path.name for path in self.place.iterdir() if not path.name.startswith(".")}
+        return RECORD_FILE not in names and not names <= ours
 
     def drop_attempt(self) -> None:
         """Drop a successor that was begun and is not wanted any more."""
@@ -155,22 +200,31 @@ class StageFolder:
     def _trash(self, folder: Path) -> None:
         # Renamed first: a kill in the middle must not leave half a folder under a live name.
         trash = folder.with_name(f".{self.place.name}.trash")
-        shutil.rmtree(trash, ignore_errors=True)
+        _remove(trash)
         folder.rename(trash)
-        shutil.rmtree(trash, ignore_errors=True)
+        _remove(trash)
 
     def settle(self) -> None:
         """Promote a complete successor, and remove leftovers."""
         successor = read_record(self._next)
         if successor is not None and successor.status == "finished":
             if self.place.exists():
-                shutil.rmtree(self._old, ignore_errors=True)
+                _remove(self._old)
                 self.place.rename(self._old)
             self._next.rename(self.place)
         elif not self.place.exists() and self._old.exists():
             self._old.rename(self.place)
         for leftover in (self._old, self.place.with_name(f".{self.place.name}.trash")):
-            shutil.rmtree(leftover, ignore_errors=True)
+            _remove(leftover)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or whatever is in its place, as far as that can be done."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def records(run_dir: Path) -> dict[str, StageRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -50,3 +51,13 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 def one_of(known: Iterable[str]) -> str:
     """The known words, for the end of a message."""
     return ", ".join(repr(word) for word in known)
+
+
+def os_message(error: OSError) -> str:
+    """What the system refused, and the next step."""
+    place = f" ({str(error.filename)[:200]})" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full{place}; make room, or use --output_dir on another disk."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"not allowed to write{place}; use --output_dir for a folder that is yours."
+    return f"{error.strerror or type(error).__name__}{place}"

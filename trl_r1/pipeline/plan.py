@@ -19,7 +19,7 @@ from trl_r1.pipeline.inputs import (
     stage_fingerprint,
     stage_seed,
 )
-from trl_r1.pipeline.ledger import Input, StageFolder, StageRecord
+from trl_r1.pipeline.ledger import Input, StageFolder, StageRecord, damage
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.recipe import Pipeline, StageRecipe
 
@@ -157,18 +157,15 @@ def _finished(
 
 def is_current(record: StageRecord, fingerprint: str, place: Path) -> bool:
     """Whether a finished result is of this recipe and these inputs, and still whole."""
-    return record.fingerprint.get("stage") == fingerprint and all(
-        (place / name).is_dir() for name in record.artifacts
-    )
+    return record.fingerprint.get("stage") == fingerprint and damage(record, place) is None
 
 
 def why_changed(
     record: StageRecord, recipe: StageRecipe, seed: int, inputs: Sequence[Input], place: Path
 ) -> str:
     """What makes a finished result outdated, in words."""
-    gone = [name for name in record.artifacts if not (place / name).is_dir()]
-    if gone:
-        return f"its {', '.join(gone)} is gone"
+    if fault := damage(record, place):
+        return fault
     # Through the ledger's eyes: JSON knows no tuples.
     old, new = changing_keys(dict(record.recipe)), changing_keys(recipe_document(recipe))
     changes = [

@@ -7,7 +7,6 @@ after the work it stands for, and a finished result keeps its place until its su
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import platform
 import shutil
@@ -39,11 +38,12 @@ from trl_r1.pipeline.ledger import (
     RECIPE_FILE,
     StageFolder,
     StageRecord,
+    damage,
     read_record,
     write_record,
     write_text,
 )
-from trl_r1.pipeline.mistakes import PipelineError
+from trl_r1.pipeline.mistakes import PipelineError, os_message
 from trl_r1.pipeline.plan import PlannedStage, is_current
 from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.pipeline.recipe import Pipeline, StageRecipe
@@ -117,7 +117,7 @@ class Runner:
             except OSError as error:
                 _log_traceback()
                 raise StageFailedError(
-                    f"{recipe.name}: {_os_message(error)} {self._way_on(recipe)}"
+                    f"{recipe.name}: {os_message(error)} {self._way_on(recipe)}"
                 ) from error
             except KeyboardInterrupt:
                 raise
@@ -155,7 +155,7 @@ class Runner:
             folder.start_afresh()
             record = StageRecord(recipe.name, recipe.stage, "running")
         work_dir = folder.work_dir()
-        if not all((work_dir / name).is_dir() for name in record.artifacts):
+        if damage(record, work_dir):
             record = replace(record, status="running", artifacts={})
         self.log.switch(work_dir / "log.txt")
         record = replace(
@@ -212,12 +212,16 @@ class Runner:
     def _own_scores(self, result: StageResult, record: StageRecord) -> dict[str, Any]:
         return {} if result.scores is None else {"scores": {**record.scores, **result.scores}}
 
-    def _artifacts(self, recipe: StageRecipe, work_dir: Path) -> dict[str, dict[str, str]]:
+    def _artifacts(self, recipe: StageRecipe, work_dir: Path) -> dict[str, dict[str, Any]]:
         produced = [name for name in recipe.spec.produces if (work_dir / name).is_dir()]
         if recipe.main_artifact not in produced and recipe.stage != "evaluation":
             raise PipelineError(f"it ended without its {recipe.main_artifact} in {work_dir}")
         return {
-            name: {"hash": self.hashes.path(work_dir / name), "kind": artifact_kind(name)}
+            name: {
+                "hash": self.hashes.path(work_dir / name),
+                "kind": artifact_kind(name),
+                "sizes": self.hashes.sizes(work_dir / name),
+            }
             for name in produced
         }
 
@@ -289,15 +293,6 @@ def _log_traceback() -> None:
     # Where the disk is full the log can't be written either.
     with contextlib.suppress(OSError):
         traceback.print_exc()
-
-
-def _os_message(error: OSError) -> str:
-    place = f" ({error.filename})" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full{place}; make room, or use --output_dir on another disk."
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"not allowed to write{place}; use --output_dir for a folder that is yours."
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _shown(path: Path | None) -> str:
