@@ -25,7 +25,6 @@ _EXPORTS = {
     "ReasoningFormat": "trl_r1.reasoning_format",
     "RejectionSampler": "trl_r1.stages.rejection_sampling",
     "RejectionSamplingConfig": "trl_r1.stages.rejection_sampling",
-    "pooled": "trl_r1.verification.pooled_reward",
     "RewardPool": "trl_r1.verification.pool",
     "pooled": "trl_r1.verification.pooled_reward",
 }
