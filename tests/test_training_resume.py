@@ -11,7 +11,6 @@ from conftest import Killed, stage_context
 from safetensors.torch import load_file
 
 from trl_r1.stages import RewardSpec, cold_start, grpo, reward_model
-from trl_r1.training.callbacks import last_complete_checkpoint
 
 # TRL counts tokens from the start of the process, so a resumed run counts fewer.
 _CHANGING = ("time", "runtime", "per_second", "num_tokens")
@@ -193,23 +192,3 @@ def test_a_killed_preference_model_ends_with_the_same_weights(
         reward_model.run(context("cut", stop_at=3))
     reward_model.run(context("cut"))
     assert _same_weights(tmp_path / "whole/reward_model", tmp_path / "cut/reward_model")
-
-
-def test_a_half_written_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    for step, text in ((2, '{"global_step": 2}'), (4, '{"glob'), (6, None)):
-        folder = tmp_path / f"checkpoint-{step}"
-        folder.mkdir()
-        if text is not None:
-            (folder / "trainer_state.json").write_text(text)
-    assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
-    assert last_complete_checkpoint(tmp_path / "none") is None
-
-
-def test_a_checkpoint_that_lacks_a_process_is_passed_over(tmp_path: Path) -> None:
-    for step, ranks in ((2, (0, 1)), (4, (0,))):
-        folder = tmp_path / f"checkpoint-{step}"
-        folder.mkdir()
-        (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
-        for rank in ranks:
-            (folder / f"rng_state_{rank}.pth").touch()
-    assert last_complete_checkpoint(tmp_path, num_processes=2) == tmp_path / "checkpoint-2"

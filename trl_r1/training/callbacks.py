@@ -1,4 +1,4 @@
-"""What is written and shown while a stage trains, and where it goes on after a kill.
+"""What is written and shown while a stage trains.
 
 Left out: monitors that judge the figures.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,8 +16,6 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 ProgressFunction = Callable[[int, int, Mapping[str, float]], None]
-
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 class MetricsFile(TrainerCallback):
@@ -127,43 +123,3 @@ def _finite(logs: Mapping[str, Any]) -> dict[str, float | None]:
         elif value is None:
             figures[key] = None
     return figures
-
-
-def checkpoint_step(checkpoint: Path) -> int:
-    """The step of a checkpoint folder by its name, -1 for another folder."""
-    match = _CHECKPOINT.fullmatch(checkpoint.name)
-    return int(match[1]) if match else -1
-
-
-def last_complete_checkpoint(folder: Path, num_processes: int = 1) -> Path | None:
-    """The checkpoint with the most steps among those that were written to the end.
-
-    Trainer writes `trainer_state.json` last; a folder where it is missing or cut off is passed
-    over, and one in which another process had not yet stored its random state.
-    """
-    if not folder.is_dir():
-        return None
-    checkpoints = sorted(
-        (path for path in folder.iterdir() if checkpoint_step(path) >= 0), key=checkpoint_step
-    )
-    return next((path for path in reversed(checkpoints) if _is_complete(path, num_processes)), None)
-
-
-def remove_incomplete_checkpoints(folder: Path, num_processes: int = 1) -> None:
-    """Delete what a kill left half-written, so that nothing takes it for a checkpoint."""
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
-        if checkpoint_step(path) >= 0 and not _is_complete(path, num_processes):
-            shutil.rmtree(path)
-
-
-def _is_complete(checkpoint: Path, num_processes: int) -> bool:
-    try:
-        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    random_states = {path.name for path in checkpoint.glob("rng_state_*.pth")}
-    if random_states and len(random_states) < num_processes:
-        return False
-    return int(state.get("global_step", -1)) == checkpoint_step(checkpoint)

@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerBase, Trainer, TrainerState
 from trl_r1.stages import StageContext
 from trl_r1.training.arguments import ModelArguments
 from trl_r1.training.artifacts import save_model_artifact, write_details
-from trl_r1.training.callbacks import (
-    MetricsFile,
-    Progress,
+from trl_r1.training.callbacks import MetricsFile, Progress
+from trl_r1.training.checkpoints import (
+    FlushCheckpoints,
     last_complete_checkpoint,
     remove_incomplete_checkpoints,
 )
@@ -53,6 +53,7 @@ def train_and_save(
     metrics = f"{part}_metrics.jsonl" if part else "metrics.jsonl"
     trainer.add_callback(MetricsFile(context.output_dir / metrics))
     trainer.add_callback(Progress(context.on_progress))
+    trainer.add_callback(FlushCheckpoints())
     num_processes = trainer.accelerator.num_processes
     if is_main:
         remove_incomplete_checkpoints(checkpoints, num_processes)
