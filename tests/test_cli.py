@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -161,3 +162,29 @@ def test_a_stage_runs_in_the_processes_of_an_accelerate_config(
     assert (stage / "model" / "config.json").exists()
     last = json.loads((stage / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["epoch"] == pytest.approx(2 * 2 * 2 / 16), "two processes share the rows"
+
+
+def test_the_command_works_without_standard_streams_and_in_a_plain_locale(tmp_path: Path) -> None:
+    recipes = tmp_path / "naïve → recipes"
+    recipes.mkdir()
+    shell = f"'{sys.executable}' -m trl_r1 check '{recipes}'"
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for redirection in ("", "<&- >&-", "<&- >&- 2>&-"):
+        done = subprocess.run(
+            ["sh", "-c", f"{shell} {redirection}"], env=plain, capture_output=True, check=False
+        )
+        assert done.returncode == 1
+        assert b"Traceback" not in done.stdout + done.stderr
+    assert b"has no stage files" not in done.stdout
+
+
+def test_a_table_with_arrows_prints_in_a_plain_locale(tmp_path: Path) -> None:
+    from trl_r1.pipeline.ledger import StageRecord, write_record
+
+    (tmp_path / "zero").mkdir()
+    scores = {"before": {"pass@1": 0.25}, "after": {"pass@1": 0.75}}
+    write_record(tmp_path / "zero", StageRecord("zero", "grpo", "finished", scores=scores))
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "trl_r1", "table", str(tmp_path)]
+    out = subprocess.run(command, env=plain, capture_output=True, check=True).stdout
+    assert b"0.250 ? 0.750" in out

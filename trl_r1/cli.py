@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: of the command line; those of the process by default.
     """
+    _mend_streams()
     options = _parser().parse_args(arguments)
     from trl_r1.pipeline.mistakes import PipelineError, os_message
 
@@ -43,6 +45,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"trl-r1: {os_message(error)}")
         return 1
     return status
+
+
+def _mend_streams() -> None:
+    """Give a process without standard streams empty ones, and let any locale print any text."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free number is this one; otherwise the next file opened would get it.
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            # An arrow or a letter that the terminal's encoding lacks becomes a question mark.
+            stream.reconfigure(errors="replace")
 
 
 def _parser() -> argparse.ArgumentParser:

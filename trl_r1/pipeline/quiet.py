@@ -111,7 +111,9 @@ def _duplicate(stream: Any) -> TextIO:
     except (OSError, ValueError, AttributeError):
         return stream  # type: ignore[no-any-return]  # kept in memory, by a test or a notebook
     stream.flush()
-    return os.fdopen(os.dup(descriptor), "w", encoding=stream.encoding, buffering=1)
+    return os.fdopen(
+        os.dup(descriptor), "w", encoding=stream.encoding, errors="replace", buffering=1
+    )
 
 
 @contextlib.contextmanager
