@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import site
 import subprocess
 import sys
-import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -59,8 +59,7 @@ def test_the_wheel_holds_one_top_level_package_with_every_recipe_and_reward(buil
 
 def test_the_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(sdist, tmp_path)
     (tree,) = tmp_path.iterdir()
     subprocess.run(
         [
