@@ -186,6 +186,7 @@ class Job:
                 rewards=tuple(result["rewards"]),
                 extra=tuple((column, values) for column, values in result.get("extra", ())),
                 metrics=tuple((name, value) for name, value in result.get("metrics", ())),
+                seconds=float(result["seconds"]),
             ),
         )
 

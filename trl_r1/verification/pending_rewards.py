@@ -36,6 +36,7 @@ class PendingRewards:
         verdicts: what became of each row once there is a result: `ok`, `not gradable`, `timed out`,
             `out of memory`, `crashed`, `error`, or `left out` where the reward does not apply.
         details: what happened to each row, in words; `""` where nothing did.
+        seconds: how long the call took that graded each row; 0 where none did.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class PendingRewards:
         self._future: Future[list[Outcome]] | None = None
         self._is_logged = False
         self.details = [""] * num_rows
+        self.seconds = [0.0] * num_rows
         self.verdicts = ["left out"] * num_rows
         for row in rows:
             self.verdicts[row] = "ok"
@@ -122,6 +124,7 @@ class PendingRewards:
             self._set(unit.rows, outcome.rewards, outcome.verdict)
             for row in (*unit.rows, *unit.twins):
                 self.details[row] = outcome.detail
+                self.seconds[row] = outcome.seconds
             self._set(unit.twins, outcome.rewards[:1] * len(unit.twins), outcome.verdict)
             logged = outcome.extra or outcome.metrics
             if self._cache is not None and outcome.verdict == "ok" and not logged:

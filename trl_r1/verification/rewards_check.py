@@ -26,6 +26,7 @@ from trl_r1.verification.pool import RewardPool
 from trl_r1.verification.pooled_reward import PooledReward, pooled
 
 OK, NOTE, FAULT = "ok", "note", "FAULT"
+_FAILURES = ("timed out", "crashed", "out of memory", "error")
 _SLOW_SECONDS = 1.0
 _MAX_SPEED_ROWS = 512
 # Values for columns that this project's tasks have, used where no data is given.
@@ -196,7 +197,7 @@ class _Check:
         pending = self.reward.submit(list(completions), **{"prompts": prompts, **filled, **columns})
         rewards = pending.result()
         seconds = time.monotonic() - began_at
-        return _Graded(rewards, pending.verdicts, pending.details, seconds)
+        return _Graded(rewards, pending.verdicts, pending.details, pending.seconds, seconds)
 
     def _returns(self) -> bool:
         """What it returns for plain text and for messages; one of the two has to work."""
@@ -280,19 +281,23 @@ class _Check:
 
     def _trials(self) -> None:
         """What a policy may write: none of it may raise, hang or crash."""
-        trials = {name: self._form(text) for name, text in cases.TRIALS.items()}
-        if self.takes_messages:
-            trials.update(cases.MESSAGE_TRIALS)
-        else:
+        trials: dict[str, Any] = {n: self._form(text) for n, text in cases.TRIALS.items()}
+        if not self.takes_messages:
             trials["None"] = None
-        for name, completion in trials.items():
-            graded = self._call([completion])
-            if graded.failed:
-                self.report.add(name, FAULT, graded.failed[0])
+        self._try(trials)
+        if self.takes_messages:
+            self._try(cases.MESSAGE_TRIALS)
+
+    def _try(self, trials: Mapping[str, Any]) -> None:
+        graded = self._call(list(trials.values()))
+        for row, name in enumerate(trials):
+            seconds = graded.row_seconds[row]
+            if graded.verdicts[row] in _FAILURES:
+                self.report.add(name, FAULT, graded.details[row])
             else:
-                level = NOTE if graded.seconds > _SLOW_SECONDS else OK
-                slow = f", after {graded.seconds:.1f} s" if level == NOTE else ""
-                self.report.add(name, level, f"{_reward_text(graded.rewards[0])}{slow}")
+                level = NOTE if seconds > _SLOW_SECONDS else OK
+                slow = f", after {seconds:.1f} s" if level == NOTE else ""
+                self.report.add(name, level, f"{_reward_text(graded.rewards[row])}{slow}")
 
     def _answer_games(self) -> None:
         """Where it rewards the right answer over a wrong one, no game may get as much."""
@@ -360,13 +365,13 @@ class _Graded:
     rewards: list[float | None]
     verdicts: list[str]
     details: list[str]
+    row_seconds: list[float]
     seconds: float
 
     @property
     def failed(self) -> list[str]:
-        bad = ("timed out", "crashed", "out of memory", "error")
         pairs = zip(self.verdicts, self.details, strict=True)
-        return [detail for verdict, detail in pairs if verdict in bad]
+        return [detail for verdict, detail in pairs if verdict in _FAILURES]
 
     def in_words(self) -> str:
         numbers = [reward for reward in self.rewards if reward is not None]

@@ -46,6 +46,7 @@ class Outcome:
         extra: columns it logged, each with a value for each of its rows.
         metrics: metrics it logged.
         detail: what happened, in words, where the verdict is not `ok`.
+        seconds: of the call; 0 where its worker had to be killed.
     """
 
     verdict: str
@@ -53,6 +54,7 @@ class Outcome:
     extra: tuple[tuple[str, list[Any]], ...] = ()
     metrics: tuple[tuple[str, float], ...] = ()
     detail: str = ""
+    seconds: float = 0.0
 
 
 class UnsendableColumnError(ValueError):

@@ -134,9 +134,11 @@ class _Worker:
         for number, payload in request.units:
             columns = {**pickle.loads(payload), **constants}
             # Packed in one go, so that the pool never sees a new unit with an old start.
-            protocol.STAMP.pack_into(self._stamp, 0, number, time.monotonic())
-            finished.append(_run_unit(reward, number, columns, request.wants_logs))
+            start = time.monotonic()
+            protocol.STAMP.pack_into(self._stamp, 0, number, start)
+            result = _run_unit(reward, number, columns, request.wants_logs)
             now = time.monotonic()
+            finished.append({**result, "seconds": now - start})
             protocol.STAMP.pack_into(self._stamp, 0, protocol.NO_UNIT, now)
             if now - reported > _REPORT_SECONDS:
                 self._reply({"kind": "units", "units": finished})
