@@ -108,6 +108,16 @@ def test_a_stage_that_ends_the_process_is_a_failed_stage(
     assert bench.journal() == ALL[1:]
 
 
+def test_a_failure_on_a_full_disk_says_that_the_disk_is_full(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(bench.folder)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=3 << 20))
+    # What torch.save raises there.
+    FAILURES[("zero", 2)] = RuntimeError("[enforce fail at inline_container.cc:672]")
+    assert "cc:672]; only 3 MiB are free on the disk of" in bench.run(status=1)
+
+
 def test_a_copy_into_the_folder_itself_is_refused(
     bench: Workbench, capsys: pytest.CaptureFixture[str]
 ) -> None:

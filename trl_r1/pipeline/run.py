@@ -55,6 +55,7 @@ from trl_r1.training.arguments import EvaluationSettings
 _PACKAGES = ("trl-r1", "trl", "transformers", "torch", "peft", "accelerate", "datasets")
 # How often a running stage notes its step and time in the ledger.
 _NOTE_SECONDS = 5.0
+_LITTLE_SPACE = 64 << 20  # bytes
 
 
 class StageFailedError(PipelineError):
@@ -127,9 +128,8 @@ class Runner:
                 _log_traceback()
                 text = " ".join(str(error).split())
                 text = text if len(text) <= 400 else f"{text[:397]}..."
-                raise StageFailedError(
-                    f"{recipe.name}: {type(error).__name__}: {text} {self._way_on(recipe)}"
-                ) from error
+                text = f"{type(error).__name__}: {text}{_space_hint(self.run_dir)}"
+                raise StageFailedError(f"{recipe.name}: {text} {self._way_on(recipe)}") from error
 
     def _way_on(self, recipe: StageRecipe) -> str:
         return (
@@ -287,6 +287,14 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def _space_hint(folder: Path) -> str:
+    """What torch and others do not say where they can't write on: the disk is full."""
+    free = shutil.disk_usage(folder).free
+    if free >= _LITTLE_SPACE:
+        return ""
+    return f"; only {free >> 20} MiB are free on the disk of {folder}, which may be the reason"
 
 
 def _log_traceback() -> None:
