@@ -95,7 +95,7 @@ def stage_context(
     `stop_at` raises `Killed` at the log of that step, before its checkpoint: what a kill does.
     """
     from trl_r1.stages import StageContext
-    from trl_r1.training.arguments import DatasetArguments, ModelArguments
+    from trl_r1.training.arguments import DatasetArguments, GradingArguments, ModelArguments
 
     def on_progress(step: int, max_steps: int, metrics: Any) -> None:
         if stop_at is not None and step >= stop_at:
@@ -115,7 +115,8 @@ def stage_context(
     model_args = ModelArguments(
         model_name_or_path=str(model), reasoning_format="zero_bare", **(model_settings or {})
     )
-    configs = (DatasetArguments(datasets), model_args, args)
+    grading = GradingArguments(reward_workers=1)
+    configs = (DatasetArguments(datasets), model_args, grading, args)
     return StageContext("stage", output_dir, configs, rewards, on_progress)
 
 

@@ -22,7 +22,7 @@ from trl_r1.sampling.readability import is_repetitive, longest_paragraph
 from trl_r1.stages import RewardSpec, StageContext, rejection_sampling
 from trl_r1.stages.rejection_sampling import RejectionSampler, RejectionSamplingConfig
 from trl_r1.tasks.small_talk import name_reward
-from trl_r1.training.arguments import DatasetArguments, ModelArguments
+from trl_r1.training.arguments import DatasetArguments, GradingArguments, ModelArguments
 
 FMT = get_format("zero")
 
@@ -249,7 +249,9 @@ def test_the_stage_leaves_folders_that_load_anywhere(tiny_model_dir: Path, tmp_p
     model_args = ModelArguments(str(tiny_model_dir), reasoning_format="zero_bare")
     data = DatasetArguments([{"task": "digit_sums", "num_rows": 7}])
     # Nothing a random model says is right: its samples end at the limit, so let those pass too.
-    context = StageContext("data", tmp_path / "data", (model_args, data, config))
+    grading = GradingArguments(reward_workers=0)
+    configs = (model_args, data, grading, config)
+    context = StageContext("data", tmp_path / "data", configs)
     with pytest.raises(ValueError, match=r"none of 14 samples was kept \(14 truncated\)"):
         rejection_sampling.run(context)
     samples = load_dataset(str(tmp_path / "data" / "samples"), split="train", cache_dir=tmp_path)

@@ -72,6 +72,7 @@ class RewardSpec:
         from_step, until_step: optimizer steps in which it counts, `from_step <= step < until_step`.
         tasks: rows it applies to, by their `task` column; empty for all. Elsewhere it returns None.
         name: what logs call it; the function's name by default.
+        timeout: seconds for a call of it; the stage's `reward_timeout` by default.
     """
 
     use: str
@@ -81,6 +82,7 @@ class RewardSpec:
     until_step: int | None = None
     tasks: tuple[str, ...] = ()
     name: str | None = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)

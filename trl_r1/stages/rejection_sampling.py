@@ -36,7 +36,7 @@ from trl_r1.sampling.shards import (
     write_table,
 )
 from trl_r1.stages import RewardSpec, StageContext, StageResult, StageSpec
-from trl_r1.training.arguments import DatasetArguments, ModelArguments
+from trl_r1.training.arguments import DatasetArguments, GradingArguments, ModelArguments
 
 OnShard = Callable[[int, int, Mapping[str, float]], None]
 
@@ -68,7 +68,7 @@ class RejectionSamplingConfig(SampleFilters):
 
 
 SPEC = StageSpec(
-    configs=(ModelArguments, DatasetArguments, RejectionSamplingConfig),
+    configs=(ModelArguments, DatasetArguments, GradingArguments, RejectionSamplingConfig),
     produces=("dataset", "samples"),
     uses_rewards=True,
 )
@@ -85,6 +85,7 @@ class RejectionSampler:
             correctness is not judged.
         config: how to draw and what to keep.
         source: value of the dataset's `source` column.
+        grading: where and within what limits the rewards of `RewardSpec`s run.
 
     Raises:
         ValueError: for two rewards of one name.
@@ -97,11 +98,13 @@ class RejectionSampler:
         rewards: Sequence[Reward | RewardSpec] = (),
         config: RejectionSamplingConfig | None = None,
         source: str = "rejection_sampling",
+        grading: GradingArguments | None = None,
     ) -> None:
         self.sampler = sampler
         self.config = config or RejectionSamplingConfig()
         self.source = source
-        self.checks = [_check(reward, fmt) for reward in rewards]
+        grading = grading or GradingArguments()
+        self.checks = [_check(reward, fmt, grading) for reward in rewards]
         counts = Counter(check.name for check in self.checks)
         if twice := sorted(name for name, count in counts.items() if count > 1):
             raise ValueError(f"several rewards are called {twice}; give each a `name` of its own")
@@ -240,7 +243,8 @@ def run(context: StageContext) -> StageResult:
     tokenizer = load_tokenizer(path, model_args, fmt)
     model, _ = load_policy(path, model_args, trainable=False)
     engine = TransformersSampler(model, tokenizer, config.batch_size)
-    sampler = RejectionSampler(engine, fmt, context.rewards, config, source=context.name)
+    grading = context.config(GradingArguments)
+    sampler = RejectionSampler(engine, fmt, context.rewards, config, context.name, grading)
     processes = current_processes()
     on_shard = context.on_progress if processes.is_main else None
     sampler.draw(rows, context.output_dir, processes, on_shard)
@@ -283,11 +287,11 @@ def without_repeated_prompts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str
     return list(unique.values())
 
 
-def _check(reward: Reward | RewardSpec, fmt: ReasoningFormat) -> Check:
-    from trl_r1.verification.loading import build_reward
+def _check(reward: Reward | RewardSpec, fmt: ReasoningFormat, grading: GradingArguments) -> Check:
+    from trl_r1.verification.stage_rewards import build_stage_reward
 
     if isinstance(reward, RewardSpec):
-        function = build_reward(reward, fmt=fmt)
+        function = build_stage_reward(reward, grading, fmt)
         return Check(function.__name__, function, reward.tasks, reward.weight > 0)
     return Check(getattr(reward, "__name__", type(reward).__name__), reward)
 

@@ -1,7 +1,8 @@
 """Recipe keys that several stages share, as dataclasses.
 
-`ModelArguments` and `DatasetArguments` stand beside a stage's TRL config, the way TRL's own scripts
-parse `ModelConfig` and `ScriptArguments`: their fields are the keys a recipe may use.
+`ModelArguments`, `DatasetArguments` and `GradingArguments` stand beside a stage's TRL config, the
+way TRL's own scripts parse `ModelConfig` and `ScriptArguments`: their fields are the keys a recipe
+may use.
 """
 
 from __future__ import annotations
@@ -64,6 +65,45 @@ class DatasetArguments:
     def sources(self) -> list[DatasetSource]:
         """The sources as dataclasses. Raises TypeError for an unknown field."""
         return [DatasetSource(**source) for source in self.datasets]
+
+
+@dataclass
+class GradingArguments:
+    """Where and within what limits a stage's rewards run."""
+
+    reward_workers: int | None = field(
+        default=None,
+        metadata={
+            "help": "Processes that grade, for each process that trains. None: one a core, shared "
+            "among those; 0: grade in the training process, without limits."
+        },
+    )
+    reward_timeout: float = field(
+        default=5.0,
+        metadata={"help": "Seconds that a reward may take for a row (a group, where it asks)."},
+    )
+    reward_memory_mb: int = field(
+        default=1024, metadata={"help": "Memory of a grading process in MB, its code included."}
+    )
+    on_reward_kill: Literal["zero", "none", "raise"] = field(
+        default="zero",
+        metadata={
+            "help": "What a row gets that ran past a limit or crashed its process: reward 0, no "
+            "reward, or an error that stops the run."
+        },
+    )
+    on_reward_error: Literal["raise", "none"] = field(
+        default="raise",
+        metadata={"help": "What a bug in a reward does: stop the run, or give the row none."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.reward_workers is not None and self.reward_workers < 0:
+            raise ValueError(f"reward_workers is {self.reward_workers}; use 0 or more")
+        if not 0 < self.reward_timeout < float("inf"):
+            raise ValueError(f"reward_timeout is {self.reward_timeout}; use seconds above 0")
+        if self.reward_memory_mb < 64:
+            raise ValueError(f"reward_memory_mb is {self.reward_memory_mb}; use 64 or more")
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,10 @@ class PendingRewards:
         if self._future is not None:
             self._future.cancel()
 
+    def own_part(self, rows: Sequence[int]) -> OwnPart:
+        """The rewards of some of the rows."""
+        return OwnPart(self, rows)
+
     def result(self, timeout: float | None = None) -> list[float | None]:
         """The rewards, one for each row of the batch; logs once.
 
@@ -158,6 +162,41 @@ class PendingRewards:
             self._log_metric(f"rewards/{self._name}/{key}", num_met / num_rows)
         if self._cache is not None:
             self._log_metric(f"rewards/{self._name}/cached", self._num_cached / num_rows)
+
+
+class OwnPart:
+    """One rank's rows of rewards that were graded for several; used like `PendingRewards`.
+
+    Args:
+        pending: of all ranks' rows.
+        rows: this rank's.
+    """
+
+    def __init__(self, pending: PendingRewards, rows: Sequence[int]) -> None:
+        self._pending = pending
+        self._rows = rows
+
+    @property
+    def verdicts(self) -> list[str]:
+        return [self._pending.verdicts[row] for row in self._rows]
+
+    @property
+    def details(self) -> list[str]:
+        return [self._pending.details[row] for row in self._rows]
+
+    @property
+    def seconds(self) -> list[float]:
+        return [self._pending.seconds[row] for row in self._rows]
+
+    def done(self) -> bool:
+        return self._pending.done()
+
+    def cancel(self) -> None:
+        self._pending.cancel()
+
+    def result(self, timeout: float | None = None) -> list[float | None]:
+        rewards = self._pending.result(timeout)
+        return [rewards[row] for row in self._rows]
 
 
 def _salt(constants: bytes) -> bytes:

@@ -22,8 +22,9 @@ from trl_r1.verification.bound_reward import RewardError
 from trl_r1.verification.description import RewardDescription
 from trl_r1.verification.job import Limits
 from trl_r1.verification.loading import RewardReferenceError
-from trl_r1.verification.pending_rewards import PendingRewards
+from trl_r1.verification.pending_rewards import OwnPart, PendingRewards
 from trl_r1.verification.pool import RewardPool, default_num_workers
+from trl_r1.verification.ranks import GatheredColumns, gather_columns
 from trl_r1.verification.references import Reward, reward_key, reward_spec
 from trl_r1.verification.units import (
     UnsendableColumnError,
@@ -179,26 +180,39 @@ class PooledReward:
         """
         return self.submit(completions, **kwargs).result()
 
-    def submit(self, completions: list[Any], **kwargs: Any) -> PendingRewards:
+    def submit(self, completions: list[Any], **kwargs: Any) -> PendingRewards | OwnPart:
         """Start grading and return at once; `.result()` waits, and replays what was logged.
+
+        Where the function needs its group or the batch and a trainer calls on several ranks, their
+        rows are gathered first, so all of them have to call.
 
         Raises:
             RewardError: a column that the function asks for can't be passed to a worker.
         """
-        num_rows = len(completions)
         logs = {name: kwargs.pop(name, None) for name in _LOG_CALLS}
-        rows = self._rows(num_rows, kwargs)
+        gathered = GatheredColumns.of_one({"completions": completions, **kwargs})
+        if self.description.needs != "rows":
+            gathered = gather_columns(gathered.columns, len(completions))
+            logs["log_extra"] = gathered.own_log_extra(logs["log_extra"])
+        pending = self._submit(gathered, logs)
+        return pending.own_part(gathered.own_rows) if gathered.is_shared else pending
+
+    def _submit(self, gathered: GatheredColumns, logs: Mapping[str, Any]) -> PendingRewards:
+        num_rows, columns = gathered.num_rows, gathered.columns
+        groups = prompt_groups(columns.get("prompts"), num_rows)
+        rows = self._rows(num_rows, columns)
+        if gathered.is_shared and self.description.needs == "group":
+            own_groups = {groups[row] for row in gathered.own_rows}
+            rows = [row for row in rows if groups[row] in own_groups]
         pending = PendingRewards(
             self.__name__, num_rows, rows, logs["log_extra"], logs["log_metric"]
         )
         if not rows:
             return pending
         bound = set(self.spec.args)
-        columns = {"completions": completions, **kwargs}
         columns = {name: value for name, value in columns.items() if name not in bound}
         try:
             by_row, constants = split_columns(columns, num_rows, self.description)
-            groups = prompt_groups(kwargs.get("prompts"), num_rows)
             units = build_units(by_row, groups, rows, self.description)
         except UnsendableColumnError as error:
             raise RewardError(f"reward {self.__name__!r} ({self.spec.use}): {error}") from error

@@ -13,12 +13,12 @@ from trl_r1.reasoning_format import get_format
 from trl_r1.stages import StageContext, StageResult, StageSpec
 from trl_r1.stages.grpo.config import PRESETS, R1GRPOConfig
 from trl_r1.stages.grpo.trainer import R1GRPOTrainer
-from trl_r1.training.arguments import DatasetArguments, ModelArguments
+from trl_r1.training.arguments import DatasetArguments, GradingArguments, ModelArguments
 from trl_r1.training.artifacts import finished_details, partial_folder, promote
 from trl_r1.training.data import RolloutPlan, schedule_prompts
 from trl_r1.training.loop import train_and_save
 from trl_r1.training.models import load_policy, load_tokenizer, set_end_token
-from trl_r1.verification.loading import build_reward
+from trl_r1.verification.stage_rewards import build_stage_reward
 
 _ARTIFACTS = ("model", "rollouts")
 
@@ -40,7 +40,7 @@ def check(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 SPEC = StageSpec(
-    configs=(DatasetArguments, ModelArguments, R1GRPOConfig),
+    configs=(DatasetArguments, ModelArguments, GradingArguments, R1GRPOConfig),
     produces=_ARTIFACTS,
     uses_rewards=True,
     needs_rewards=True,
@@ -60,6 +60,7 @@ def run(context: StageContext) -> StageResult:
     if details is not None:
         return StageResult(details=details)
     args, model_args = copy.copy(context.config(R1GRPOConfig)), context.config(ModelArguments)
+    grading = context.config(GradingArguments)
     path = str(model_args.model_name_or_path)
     fmt = get_format(model_args.reasoning_format)
     tokenizer = load_tokenizer(path, model_args, fmt)
@@ -82,7 +83,7 @@ def run(context: StageContext) -> StageResult:
             rollouts.replace(partial_folder(rollouts))
     trainer = R1GRPOTrainer(
         model,
-        reward_funcs=[build_reward(spec, fmt=fmt) for spec in context.rewards],
+        reward_funcs=[build_stage_reward(spec, grading, fmt) for spec in context.rewards],
         args=args,
         train_dataset=prompts,
         processing_class=tokenizer,
