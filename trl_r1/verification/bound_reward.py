@@ -37,6 +37,10 @@ class BoundReward:
         tasks: rows it applies to, by their `task` column; empty for all.
         base_dir: folder that relative file references start from.
         function: the loaded function.
+
+    Attributes:
+        looks_for_rows: whether an exception is looked into for the row that caused it, which calls
+            the function again.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class BoundReward:
         self.tasks = tasks
         self.base_dir = base_dir
         self.function = function
+        self.looks_for_rows = True
 
     def __repr__(self) -> str:
         return f"BoundReward({self.__name__!r}, use={self.use!r})"
@@ -117,7 +122,7 @@ class BoundReward:
             raise
         # Any bug of the function is reported under its name; `sys.exit()` would end the run.
         except BaseException as error:
-            row = self._find_failing_row(columns, num_rows, type(error))
+            row = self.failing_row(columns, num_rows, error) if self.looks_for_rows else None
             at = "" if row is None else f" at row {row} of {num_rows}"
             raise RewardError(
                 f"reward {self.__name__!r} ({self.use}) raised {type(error).__name__}{at}: {error}"
@@ -132,12 +137,19 @@ class BoundReward:
                 return pool.submit(asyncio.run, _awaited(result)).result()
         return result
 
-    def _find_failing_row(
-        self, columns: Mapping[str, Any], num_rows: int, kind: type[BaseException]
+    def failing_row(
+        self, columns: Mapping[str, Any], num_rows: int, error: BaseException
     ) -> int | None:
-        """The first row that raises the same alone, looked for no longer than two seconds."""
+        """The first row that raises the same alone, looked for no longer than two seconds.
+
+        Args:
+            columns: the keyword arguments that it raised with.
+            num_rows: length of its columns.
+            error: what it raised.
+        """
         if num_rows == 1:
             return 0
+        kind = type(error)
         quiet = {**columns, "log_extra": _ignore, "log_metric": _ignore}
         if issubclass(kind, (MemoryError, RecursionError)):
             return None

@@ -24,6 +24,7 @@ from trl_r1.verification.units import Unit
 from trl_r1.verification.worker_process import WorkerProcess
 
 _WATCH_SECONDS = 0.01  # how often busy workers are looked at
+_LAST_WORD_SECONDS = 0.2  # for one that hung up to end by itself
 _MAX_FAILED_STARTS = 3
 
 
@@ -167,7 +168,7 @@ class Dispatcher:
                 self._take_reply(slot, reply)
         except EOFError:
             # It is ending by itself: how it does is worth knowing, so it is not killed at once.
-            slot.process.wait(1.0)
+            slot.process.wait(_LAST_WORD_SECONDS)
             self._bury(slot, "crashed")
 
     def _take_reply(self, slot: Slot, reply: Mapping[str, Any]) -> None:
@@ -179,10 +180,12 @@ class Dispatcher:
             self._take_results(slot, reply["units"])
             if reply.get("is_last"):
                 self._end_chunk(slot, float(reply["seconds"]))
+        elif kind == "failing":
+            slot.failed[int(reply["number"])] = reply["result"]
         elif slot.job is not None:  # loaded, or not
             if kind == "loaded":
                 slot.loaded.add(slot.job.reward)
-                slot.loaded_mb = slot.process.memory_mb()
+                slot.loaded_mb = slot.process.memory_mb(slot.memory_mb)
                 slot.job.record.description = RewardDescription.from_reply(reply["description"])
                 self._end_descriptions()
                 self._known.setdefault(
@@ -220,14 +223,16 @@ class Dispatcher:
                 self._bury(slot, "timed out")
             elif slot.is_too_big():
                 self._bury(slot, "out of memory")
+            elif slot.process.has_ended():  # what it started may hold its line open
+                self._bury(slot, "crashed")
 
     def _bury(self, slot: Slot, verdict: str) -> None:
         """Kill a worker, keep what it had finished, settle the unit it was at."""
         killed_at = time.monotonic()
         self._has_buried = True
         for reply in self._discard(slot):
-            if reply["kind"] == "units":
-                self._take_results(slot, reply["units"])
+            if reply["kind"] in ("units", "failing"):
+                self._take_reply(slot, {**reply, "is_last": False})
         if slot.state == "starting":
             self._note_failed_start(slot)
         elif slot.state == "loading" and slot.job is not None:
@@ -240,7 +245,9 @@ class Dispatcher:
         number, began_at = slot.process.current_unit()
         rest = dict(slot.chunk)
         unit = rest.pop(number if number in rest else next(iter(rest)))
-        if verdict == "timed out" and number == unit.number:
+        if unit.number in slot.failed:  # it raised, and looking for its row took too long
+            job.finish(unit, slot.failed[unit.number])
+        elif verdict == "timed out" and number == unit.number:
             if killed_at - began_at > job.limits.timeout:
                 job.condemn(unit, verdict, f"timed out after {job.limits.timeout:g} s")
             else:  # it had gone on to another unit in the last moment

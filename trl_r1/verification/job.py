@@ -227,7 +227,9 @@ class Job:
         else:
             # It counts rows within the call; here those of the batch are what can be looked up.
             message = _ROW.sub(lambda match: f" for {_row_of(unit, match)}", str(result["message"]))
-        message += f"; at {_rows_in_words(unit)} of {self.num_rows} of the batch"
+        row = result.get("row")
+        place = _rows_in_words(unit) if row is None else f"row {unit.rows[int(row)]}"
+        message += f"; at {place} of {self.num_rows} of the batch"
         if self.limits.on_error == "raise":
             self.fail(RewardError(message))
         else:

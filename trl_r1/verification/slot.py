@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trl_r1.verification.job import Job
 from trl_r1.verification.protocol import NO_UNIT, LoadRequest, RewardKey, RunRequest
@@ -30,6 +32,7 @@ class Slot:
     Attributes:
         job: what it loads or runs, or did last.
         chunk: the units it was given and has not reported, by number.
+        failed: what it said of units that raised, before it looked for the row; by number.
         loaded: rewards it has loaded.
         num_run: units it has finished.
         memory_mb: its limit, 0 before it has one.
@@ -42,6 +45,7 @@ class Slot:
     job: Job | None = None
     chunk: dict[int, Unit] = field(default_factory=dict)
     chunk_size: int = 0
+    failed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     loaded: set[RewardKey] = field(default_factory=set)
     num_run: int = 0
     memory_mb: int = 0
@@ -78,6 +82,7 @@ class Slot:
         """
         self.job, self.memory_mb = job, job.limits.memory_mb
         self.chunk, self.chunk_size = {unit.number: unit for unit in units}, len(units)
+        self.failed = {}
         self.becomes("running")
         payloads = tuple((unit.number, unit.payload) for unit in units)
         self.process.send(
@@ -106,13 +111,13 @@ class Slot:
 
     def is_too_big(self) -> bool:
         """Whether it has more memory than it may."""
-        if self.state == "idle" or not self.memory_mb:
+        if not self.memory_mb:
             return False
-        return self.process.memory_mb() > self.memory_mb
+        return self.process.memory_mb(self.memory_mb) > self.memory_mb
 
     def has_grown(self) -> bool:
         """Whether it has filled most of the memory left to it; warns of it, once a reward."""
-        memory_mb = self.process.memory_mb()
+        memory_mb = self.process.memory_mb(self.memory_mb)
         grown = memory_mb - self.loaded_mb
         if grown <= _RETIRE_SHARE * (self.memory_mb - self.loaded_mb):
             return False

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import json
 import math
 import mmap
 import os
@@ -37,7 +38,14 @@ from trl_r1.verification.loading import build_reward
 
 # Finished units are reported at least this often, so that little is lost when a worker is killed.
 _REPORT_SECONDS = 0.02
+# What one call may log; the trainer keeps it all in memory.
+_MAX_LOGGED_CHARS = 1 << 24
+# Memory is as good as gone where so much of it is taken: the next allocation may be a large one.
+_FULL_SHARE = 0.8
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# A reward may replace the clock (tests of code that waits do).
+_now = time.monotonic
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -51,18 +59,34 @@ def main(arguments: Sequence[str]) -> None:
         # A program that a reward starts must not keep the pool's line open.
         os.set_inheritable(fd, False)
     _die_with(parent_pid)
-    os.dup2(2, 1)
+    _redirect_output()
     sys.argv = ["reward-worker"]
     faulthandler.enable()
     worker = _Worker(socket.socket(fileno=socket_fd), mmap.mmap(stamp_fd, protocol.STAMP.size))
     worker.serve()
 
 
+def _redirect_output() -> None:
+    """Standard output goes to standard error, and both to nowhere where the trainer has none."""
+    try:
+        os.dup2(2, 1)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for fd in (1, 2):
+            os.dup2(nowhere, fd)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - open for as long as the process
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - likewise
+
+
 def _die_with(parent_pid: int) -> None:
     """Never outlive the pool, never be stopped by a Ctrl-C, be the first that the kernel kills."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # What a reward starts stays beneath this process, where the pool finds it.
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
     else:
@@ -81,6 +105,7 @@ class _Worker:
     def __init__(self, connection: socket.socket, stamp: mmap.mmap) -> None:
         self._socket = connection
         self._stamp = stamp
+        self._pid = os.getpid()
         self._rewards: dict[protocol.RewardKey, BoundReward] = {}
         self._memory_mb = 0
 
@@ -117,6 +142,7 @@ class _Worker:
         try:
             spec = RewardSpec(use=key.use, args=pickle.loads(key.args), name=key.name)
             reward = build_reward(spec, key.base_dir)
+            reward.looks_for_rows = False  # it is done here, where the pool can be told first
             described = asdict(describe_reward(reward.function))
         except BaseException as error:  # noqa: BLE001 - a module may raise SystemExit too
             known = isinstance(error, ValueError)
@@ -127,24 +153,66 @@ class _Worker:
 
     def _run(self, request: protocol.RunRequest) -> None:
         self._limit_memory(request.memory_mb)
-        reward = self._rewards[request.reward]
-        constants = pickle.loads(request.constants)
         finished: list[dict[str, Any]] = []
-        began_at = reported = time.monotonic()
+        began_at = reported = _now()
+        constants = _read(request.constants)
         for number, payload in request.units:
-            columns = {**pickle.loads(payload), **constants}
+            columns = constants if isinstance(constants, str) else _read(payload, constants)
             # Packed in one go, so that the pool never sees a new unit with an old start.
-            start = time.monotonic()
+            start = _now()
             protocol.STAMP.pack_into(self._stamp, 0, number, start)
-            result = _run_unit(reward, number, columns, request.wants_logs)
-            now = time.monotonic()
-            finished.append({**result, "seconds": now - start})
+            result = self._run_unit(request, number, columns)
+            now = _now()
+            finished.append({**result, "number": number, "seconds": now - start})
             protocol.STAMP.pack_into(self._stamp, 0, protocol.NO_UNIT, now)
             if now - reported > _REPORT_SECONDS:
                 self._reply({"kind": "units", "units": finished})
                 finished, reported = [], now
-        seconds = time.monotonic() - began_at
+        seconds = _now() - began_at
         self._reply({"kind": "units", "units": finished, "is_last": True, "seconds": seconds})
+
+    def _run_unit(
+        self, request: protocol.RunRequest, number: int, columns: dict[str, Any] | str
+    ) -> dict[str, Any]:
+        """Call the reward once; what happened as plain data."""
+        reward = self._rewards[request.reward]
+        if isinstance(columns, str):
+            return _misfit(reward, f"its columns can't be read in a worker process: {columns}")
+        logs = _Logs()
+        calls = logs.calls if request.wants_logs else {}
+        try:
+            rewards = reward(**columns, **calls)
+        except BaseException as error:  # noqa: BLE001 - it belongs to its row, not to this loop
+            result = {"kind": "memory"} if self._memory_is_full() else _fault(error)
+            num_rows = len(columns["completions"])
+            if result["kind"] == "error" and result["where"] and num_rows > 1:
+                # Said before it is looked into: that may take longer than the pool allows.
+                self._reply({"kind": "failing", "number": number, "result": result})
+                row = reward.failing_row(columns, num_rows, error.__cause__ or error)
+                return {**result, "row": row}
+            return result
+        finally:
+            self._end_if_forked()
+        if logs.num_chars > _MAX_LOGGED_CHARS:
+            return _misfit(reward, f"it logged {logs.num_chars:,} characters in one call")
+        return {"kind": "ok", "rewards": rewards, **logs.as_plain_data()}
+
+    def _end_if_forked(self) -> None:
+        """A reward that forks and returns in both processes has one that must not answer."""
+        if os.getpid() != self._pid:
+            os._exit(0)
+
+    def _memory_is_full(self) -> bool:
+        """Whether what was raised is for want of memory, whatever the name of the error.
+
+        A thread that can't start, a C library that gives up: if the row is not the cause, it shows
+        when the pool tries it in a new worker.
+        """
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            status = Path("/proc/self/status").read_text()
+            used_kb = int(status.partition("VmData:")[2].split()[0])
+            return used_kb > _FULL_SHARE * self._memory_mb * 1024
+        return False
 
     def _limit_memory(self, memory_mb: int) -> None:
         """Let allocations fail at the limit; what gets past this the pool sees and kills."""
@@ -156,35 +224,63 @@ class _Worker:
         self._memory_mb = memory_mb
 
 
-def _run_unit(
-    reward: BoundReward, number: int, columns: Mapping[str, Any], wants_logs: bool
-) -> dict[str, Any]:
-    """Call the reward once; what happened as plain data."""
-    extra: list[tuple[str, list[Any]]] = []
-    metrics: list[tuple[str, float]] = []
-    logs: dict[str, Any] = {}
-    if wants_logs:
-        logs = {
-            "log_extra": lambda column, values: extra.append((str(column), list(values))),
-            "log_metric": lambda name, value: metrics.append((str(name), float(value))),
-        }
-    result: dict[str, Any] = {"number": number, "kind": "ok"}
+def _read(payload: bytes, others: Mapping[str, Any] | None = None) -> dict[str, Any] | str:
+    """Keyword arguments, `others` among them; in words why they can't be read, if so."""
     try:
-        result["rewards"] = reward(**columns, **logs)
-    except BaseException as error:  # noqa: BLE001 - it belongs to its row, not to this loop
-        cause = error.__cause__ if isinstance(error, RewardError) and error.__cause__ else error
-        if isinstance(cause, MemoryError):
-            return {"number": number, "kind": "memory"}
-        return {"number": number, "kind": "error", **_fault(error, cause)}
-    if extra or metrics:
-        result["extra"] = extra
-        result["metrics"] = [(name, value) for name, value in metrics if math.isfinite(value)]
-    return result
+        return {**pickle.loads(payload), **(others or {})}
+    except Exception as error:  # noqa: BLE001 - reading runs code of the values' own modules
+        return f"{type(error).__name__}: {error}"
 
 
-def _fault(error: BaseException, cause: BaseException) -> dict[str, Any]:
+class _Logs:
+    """What a reward logs in one call."""
+
+    def __init__(self) -> None:
+        self._extra: list[tuple[str, list[Any]]] = []
+        self._metrics: list[tuple[str, float]] = []
+        self.calls: dict[str, Any] = {
+            "log_extra": self._log_extra,
+            "log_metric": self._log_metric,
+        }
+        self.num_chars = 0
+
+    def _log_extra(self, column: str, values: list[Any]) -> None:
+        self._extra.append((str(column), list(values)))
+        self.num_chars += len(json.dumps(self._extra[-1], default=str))
+
+    def _log_metric(self, name: str, value: float) -> None:
+        self._metrics.append((str(name), float(value)))
+
+    def as_plain_data(self) -> dict[str, Any]:
+        """Fields of a result; none where nothing was logged."""
+        if not self._extra and not self._metrics:
+            return {}
+        metrics = [(name, value) for name, value in self._metrics if math.isfinite(value)]
+        return {"extra": self._extra, "metrics": metrics}
+
+
+def _misfit(reward: BoundReward, problem: str) -> dict[str, Any]:
+    name = f"reward {reward.__name__!r} ({reward.use})"
+    return {"kind": "error", "message": f"{name}: {problem}", "where": ""}
+
+
+def _fault(error: BaseException) -> dict[str, Any]:
+    cause = error.__cause__ if isinstance(error, RewardError) and error.__cause__ else error
+    if isinstance(cause, MemoryError):
+        return {"kind": "memory"}
     if cause is error and isinstance(error, RewardError):  # it returned something unusable
-        return {"message": str(error), "where": ""}
+        return {"kind": "error", "message": str(error), "where": ""}
     frames = traceback.extract_tb(cause.__traceback__)
-    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return {"message": f"{type(cause).__name__}: {cause}", "where": where}
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "no line"
+    return {
+        "kind": "error",
+        "message": f"{type(cause).__name__}: {_text_of(cause)}",
+        "where": where,
+    }
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the exception's own code
+        return "(its text can't be had)"

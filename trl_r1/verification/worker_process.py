@@ -1,6 +1,7 @@
 """The pool's side of one worker: start it, talk to it, watch it, kill it.
 
-Decides nothing: which unit goes where, and what a killed worker means, is `pool.py`'s business.
+Decides nothing: which unit goes where, and what a killed worker means, is `dispatcher.py`'s
+business.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trl_r1.verification import protocol
+from trl_r1.verification import process_family, protocol
 
 # The paths come first: the interpreter has to find this package where the trainer found it. Nothing
 # of the trainer's `__main__` is imported, so a training script need not guard itself.
@@ -28,7 +28,8 @@ _BOOT = (
     "from trl_r1.verification.worker import main; main(sys.argv[2:])"
 )
 _SEND_SECONDS = 30.0
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+# A killed process is gone at once, unless the kernel holds it (a dead network drive).
+_DEATH_SECONDS = 5.0
 
 
 class WorkerProcess:
@@ -50,7 +51,8 @@ class WorkerProcess:
             stamp_file.write(protocol.STAMP.pack(protocol.NO_UNIT, 0.0))
             stamp_file.flush()
             self._stamp = mmap.mmap(stamp_file.fileno(), protocol.STAMP.size)
-            paths = [path or str(Path.cwd()) for path in sys.path]
+            # A reward may change the worker's folder.
+            paths = [str(Path(path).absolute()) for path in sys.path]
             fds = (theirs.fileno(), stamp_file.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(paths), *map(str, fds), str(os.getpid())],
@@ -64,7 +66,8 @@ class WorkerProcess:
         self._socket = ours
         self._reader = protocol.ReplyReader()
         self.pid = self._process.pid
-        self.started_at = time.monotonic()
+        self._has_hung_up = False
+        self._was_killed = False
 
     def fileno(self) -> int:
         """For a selector."""
@@ -90,6 +93,7 @@ class WorkerProcess:
         except OSError as error:
             raise EOFError from error
         if not data:
+            self._has_hung_up = True
             raise EOFError
         yield from self._feed(data)
 
@@ -104,20 +108,21 @@ class WorkerProcess:
         number, began_at = protocol.STAMP.unpack_from(self._stamp)
         return number, began_at
 
-    def memory_mb(self) -> float:
-        """Its own memory in MB, without files mapped; 0 where the system does not tell."""
-        try:
-            fields = Path(f"/proc/{self.pid}/statm").read_text().split()
-        except OSError:
-            return 0.0
-        return (int(fields[1]) - int(fields[2])) * _PAGE_BYTES / (1 << 20)
+    def memory_mb(self, limit_mb: float) -> float:
+        """Memory in MB of it and all it started; see `process_family.memory_mb`."""
+        return process_family.memory_mb(self.pid, limit_mb)
+
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself; the line may still be held open by what it started."""
+        return self._process.poll() is not None
 
     def kill(self) -> list[dict[str, Any]]:
         """Kill it with all it started; what it had reported before comes back."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        was_running = self._process.returncode is None
+        process_family.kill_family(self.pid)
         self._process.kill()
-        self._process.wait()
+        self.wait(_DEATH_SECONDS)
+        self._was_killed = was_running and self._process.returncode == -signal.SIGKILL
         replies: list[dict[str, Any]] = []
         # What it started may hold the line open by a copy: take what is there, wait for nothing.
         self._socket.setblocking(False)
@@ -129,6 +134,8 @@ class WorkerProcess:
 
     def how_it_ended(self) -> str:
         """In words, once it has been killed or has ended by itself."""
+        if self._has_hung_up and self._was_killed:
+            return "closed its line to the trainer and went on"
         code = self._process.returncode
         if code is None:
             return "is running"
@@ -142,11 +149,6 @@ class WorkerProcess:
         """Wait for it to end by itself, at most so long."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
-
-    def hang_up(self) -> None:
-        """Tell it to end: it does when it next waits for a request."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
 
 
 def _worker_environment(num_threads: int) -> dict[str, str]:

@@ -1,0 +1,79 @@
+"""What a worker and everything it has started use, and how to end all of it.
+
+A reward may start programs, and those may start others or leave for sessions of their own. The
+worker is their subreaper (see `worker.py`), so that as long as it lives all of them are found
+beneath it. Reads `/proc`; where there is none, a process is taken to be alone and to use nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+_MAX_ROUNDS = 20
+
+
+def family_of(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    found = [pid]
+    for member in found:  # it grows as we go
+        for children in Path(f"/proc/{member}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # that thread has ended
+                found += map(int, children.read_text().split())
+    return found
+
+
+def memory_mb(pid: int, limit_mb: float) -> float:
+    """Memory of a process and its descendants in MB, mapped files aside.
+
+    Args:
+        pid: process.
+        limit_mb: from here on it is worth a closer look: forks share pages, which are then counted
+            once and not for each of them.
+    """
+    family = family_of(pid)
+    total = sum(_sum_kb(member, "status", ("RssAnon", "RssShmem")) for member in family)
+    if len(family) > 1 and total > limit_mb * 1024:
+        exact = sum(_sum_kb(m, "smaps_rollup", ("Pss_Anon", "Pss_Shmem")) for m in family)
+        total = exact or total
+    return total / 1024
+
+
+def _sum_kb(pid: int, file: str, names: tuple[str, ...]) -> int:
+    total = 0
+    with contextlib.suppress(OSError):  # it has ended
+        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in names:
+                total += int(value.split()[0])
+    return total
+
+
+def kill_family(pid: int) -> None:
+    """Kill a process that leads a group and has not been waited for, and all it has started."""
+    # Stopped first, so that it can't start more while its descendants are looked up.
+    _signal_group(pid, signal.SIGSTOP)
+    for _ in range(_MAX_ROUNDS):
+        # One that is dead is named until somebody waits for it; a second look tells.
+        descendants = [member for member in family_of(pid)[1:] if _is_alive(member)]
+        if not descendants:
+            break
+        for member in descendants:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(member, signal.SIGKILL)
+    _signal_group(pid, signal.SIGKILL)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
