@@ -55,7 +55,7 @@ def test_a_shipped_pipeline_has_no_mistake(
     assert lines[-1].startswith(f"ok: {name}, ")
 
 
-def test_a_shipped_pipeline_is_copied_once_and_as_it_is(
+def test_a_shipped_pipeline_is_copied_once_and_named_after_its_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -64,7 +64,9 @@ def test_a_shipped_pipeline_is_copied_once_and_as_it_is(
     names = sorted(path.name for path in source.glob("*.yaml"))
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == names
     for name in names:
-        assert (tmp_path / "mine" / name).read_text() == (source / name).read_text()
+        text = (source / name).read_text().replace("name: tiny-cpu\n", "name: mine\n")
+        assert (tmp_path / "mine" / name).read_text() == text
+    assert "name: mine\n" in (tmp_path / "mine" / "pipeline.yaml").read_text()
     (tmp_path / "mine" / "pipeline.yaml").write_text("name: mine\n")
     assert main(["copy", "recipes/tiny-cpu", "mine"]) == 1
     assert "mine exists already" in capsys.readouterr().out

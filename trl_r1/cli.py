@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -181,11 +182,22 @@ def _copy(options: argparse.Namespace) -> int:
         partial.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(folder, partial, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+        _name_after_folder(partial / "pipeline.yaml", target.resolve().name)
         partial.rename(target)
     except OSError as error:
         raise PipelineError(f"can't copy to {target}: {error}") from error
     _say(f"{target} is yours to edit; `trl-r1 run {shlex.quote(str(target))}` runs it.")
     return 0
+
+
+def _name_after_folder(header: Path, name: str) -> None:
+    """Give a copied pipeline its folder's name, so that it does not share the original's runs."""
+    if not header.is_file():
+        return
+    text = header.read_text(encoding="utf-8")
+    # Without a line the folder's name counts, too; one is written where YAML takes it as text.
+    line = f"name: {name}\n" if re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", name) else ""
+    header.write_text(re.sub(r"(?m)^name:.*\n?", line, text, count=1), encoding="utf-8")
 
 
 def _table(options: argparse.Namespace) -> int:
