@@ -222,6 +222,28 @@ def test_only_a_flag_makes_it_run_there_with_the_layers_left(copy: Path) -> None
     assert rest.rstrip().endswith("\n1")
 
 
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_on_another_system_it_refuses_and_names_what_to_use(platform: str) -> None:
+    script = f"""
+        import ctypes, sys
+        def refuse(*arguments, **settings): raise OSError("no such library here")
+        ctypes.CDLL = refuse
+        from trl_r1.verification.sandbox import Sandbox, SandboxUnavailableError
+        from trl_r1.verification.code_backends import open_backend
+        sys.platform = {platform!r}
+        for allowed in (False, True):
+            try: Sandbox(1, allow_unisolated=allowed)
+            except SandboxUnavailableError as error: print(error)
+        print(type(open_backend("piston:http://h:1/api/v2")).__name__)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == lines[1]
+    assert f"this is {platform}: use a remote backend" in lines[0]
+    assert lines[2] == "PistonBackend"
+
+
 def test_bubblewrap_asked_for_in_vain_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -134,12 +134,13 @@ class RewardPool:
         atexit.unregister(self.close)
 
     def _record(self, reward: RewardKey) -> Record:
+        # Before the lock: a fork may have a copy that nobody will ever release.
+        if self._owner != os.getpid():
+            raise PoolError("this pool belongs to the parent process; make one in the child")
         with self._lock:
             return self._records.setdefault(reward, Record())
 
     def _add(self, job: Job) -> Future[list[Outcome]]:
-        if self._owner != os.getpid():
-            raise PoolError("this pool belongs to the parent process; make one in the child")
         with self._lock:
             if self._is_closed:
                 raise PoolError("the reward pool is closed")

@@ -84,8 +84,9 @@ def function_reference(function: Callable[..., Any]) -> str:
     module = sys.modules.get(module_name or "")
     if module is None or module_name == "__main__":
         raise RewardReferenceError(
-            f"reward {name!r} is defined in the script that is running; a worker would have to run "
-            f"the script to get it. Move it to a file of its own and write file.py:{name}"
+            f"reward {name!r} is defined in the script or notebook that is running; a worker would "
+            f"have to run that to get it. Move it to a file of its own (in a notebook: a cell that "
+            f"begins with %%writefile my_reward.py) and write my_reward.py:{name}"
         )
     if getattr(module, name, None) is not function:
         raise RewardReferenceError(

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from trl_r1.verification.isolation import frames, view
+from trl_r1.verification.isolation import frames
 
 _START_SECONDS = 60.0
 _GRACE_SECONDS = 6.0
@@ -51,6 +51,11 @@ class SandboxWorker:
         Raises:
             SandboxUnavailableError: it can't isolate.
         """
+        if sys.platform != "linux":
+            raise SandboxUnavailableError(
+                f"programs are isolated by what only Linux has, and this is {sys.platform}: use a "
+                "remote backend (sandbox_fusion:URL, piston:URL, e2b), or a Linux container"
+            )
         ours, theirs = socket.socketpair()
         arguments = [sys.executable, "-s", "-S", "-B", "-c", _LOADER, str(_FOLDER)]
         if self._bwrap:
@@ -182,6 +187,8 @@ class SandboxWorker:
 
 def _bwrap_options() -> list[str]:
     """Namespaces and a file system with the interpreter alone."""
+    from trl_r1.verification.isolation import view  # loads the C library, as only Linux has it
+
     options = [
         "--unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --new-session",
         "--proc /proc --dev /dev --tmpfs /tmp",

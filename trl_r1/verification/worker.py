@@ -74,9 +74,15 @@ def _redirect_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for fd in (1, 2):
             os.dup2(nowhere, fd)
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - open for as long as the process
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - likewise
+    _open_streams()
+
+
+def _open_streams() -> None:
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if getattr(stream, "closed", stream is None):
+            opened = open(fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, opened)
 
 
 def _die_with(parent_pid: int) -> None:
@@ -192,15 +198,17 @@ class _Worker:
                 return {**result, "row": row}
             return result
         finally:
-            self._end_if_forked()
+            self._tidy_up()
         if logs.num_chars > _MAX_LOGGED_CHARS:
             return _misfit(reward, f"it logged {logs.num_chars:,} characters in one call")
         return {"kind": "ok", "rewards": rewards, **logs.as_plain_data()}
 
-    def _end_if_forked(self) -> None:
-        """A reward that forks and returns in both processes has one that must not answer."""
+    def _tidy_up(self) -> None:
+        """What one call must not leave to the next: a fork that answers, a timer, no streams."""
         if os.getpid() != self._pid:
             os._exit(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _open_streams()
 
     def _memory_is_full(self) -> bool:
         """Whether what was raised is for want of memory, whatever the name of the error.
