@@ -19,13 +19,13 @@ import pyarrow as pa
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.rewards.think_format import THINK_CLOSE
 from trl_r1.sampling import Sample, Sampler, derive_seed
-from trl_r1.sampling.grading import Reward, call_reward, told_of_prefill
+from trl_r1.sampling.grading import Reward, call_reward
 from trl_r1.sampling.processes import current_processes
 from trl_r1.sampling.sample_rows import sample_row, sample_schema
 from trl_r1.sampling.shards import ShardFolder, fingerprint, read_shards
-from trl_r1.stages import StageContext, StageResult, StageSpec
+from trl_r1.stages import RewardSpec, StageContext, StageResult, StageSpec
 from trl_r1.tasks import TASKS, DatasetSource, load_rows, load_task
-from trl_r1.training.arguments import EvaluationSettings, ModelArguments
+from trl_r1.training.arguments import EvaluationSettings, GradingArguments, ModelArguments
 
 SPEC = StageSpec(configs=(ModelArguments, EvaluationSettings), produces=("samples",))
 
@@ -81,6 +81,7 @@ class Evaluator:
         self.settings = settings
         self.fmt = fmt
         self.preference = _preference_reward(settings.preference_model)
+        self._graders: dict[str, Reward] = {}
 
     def score_shard(
         self, problems: Sequence[Mapping[str, Any]], index: int
@@ -125,11 +126,20 @@ class Evaluator:
         for reference in dict.fromkeys(graders):
             chosen = [i for i, name in enumerate(graders) if name == reference]
             graded = [self._as_read(samples[i], rows[i]) for i in chosen]
-            reward = told_of_prefill(_load(reference), self.fmt.is_prefilled)
-            values = call_reward(reward, [_columns(rows[i]) for i in chosen], graded)
+            values = call_reward(
+                self._grader(reference), [_columns(rows[i]) for i in chosen], graded
+            )
             for i, value in zip(chosen, values, strict=True):
                 scores[i] = value
         return scores
+
+    def _grader(self, reference: str) -> Reward:
+        if reference not in self._graders:
+            from trl_r1.verification.stage_rewards import build_stage_reward
+
+            spec = RewardSpec(reference)
+            self._graders[reference] = build_stage_reward(spec, GradingArguments(), self.fmt)
+        return self._graders[reference]
 
     def _as_read(self, sample: Sample, row: Mapping[str, Any]) -> Sample:
         if self.settings.extraction == "strict" or row["is_general"]:
@@ -245,12 +255,6 @@ def grader_of(task: str | None) -> str:
 def num_shards(problems: Sequence[Any]) -> int:
     """Shards that the problems make."""
     return -(-len(problems) // SHARD_SIZE)
-
-
-def _load(reference: str) -> Reward:
-    from trl_r1.verification.loading import load_reward
-
-    return load_reward(reference)
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
