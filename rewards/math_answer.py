@@ -27,12 +27,13 @@ from __future__ import annotations
 import cmath
 import math
 import re
+import unicodedata
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, combinations, pairwise
 from typing import Any
 
 MAX_ANSWER_CHARS = 2000  # a longer answer is only compared as text
@@ -119,7 +120,11 @@ def answers_match(gold: str, answer: str, accept_unevaluated: bool = False) -> b
 
 @lru_cache(maxsize=_CACHED)
 def _match_cached(gold: str, answer: str, accept_unevaluated: bool) -> bool:
-    return _match(_canonical(gold), _canonical(answer), accept_unevaluated, 0)
+    gold, answer = _canonical(gold), _canonical(answer)
+    if _match(gold, answer, accept_unevaluated, 0):
+        return True
+    stated = _without_lead(answer)
+    return stated != answer and _match(_without_lead(gold), stated, accept_unevaluated, 0)
 
 
 # Finding the answer -------------------------------------------------------------------------------
@@ -139,12 +144,24 @@ def completion_text(completion: Any) -> str:
 
 
 _MARKER = re.compile(
-    r"####|\banswer\b[*_ ]{0,4}(?:is\b|:|=)[*_: ]{0,4}|^[ ]{0,4}A:", re.IGNORECASE | re.MULTILINE
+    r"####|\banswer\b(?:[*_ ]{0,4}(?:is\b|:|=)[*_: ]{0,4}|[ ]{1,4}(?=\$|\\[(\[]))|^[ ]{0,4}A:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FINAL_MARKER = re.compile(
+    r"\bfinal answer\b[*_ ]{0,4}(?:is\b|:)[*_: ]{0,4}(?=[$\d-]|\\[(\[]|\\frac)", re.IGNORECASE
+)
+_FORMULA = re.compile(
+    r"\$\$([^$]{1,1000})\$\$|\$([^$]{1,1000})\$(?!\d)|\\\(([^$]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]"
 )
 _NUMBER_IN_TEXT = re.compile(
     r"(?<![\w.,])-?(?:\$ ?)?(?:\d{1,3}(?:,\d{3}){1,50}(?![\d,]*\d)|\d{1,400})(?:\.\d{1,400})?"
     r"(?:/\d{1,400})?%?"
 )
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
+# What may stand between two boxes that are one answer: `\boxed{1} and \boxed{2}`.
+_JOIN = re.compile(r"(?:,|;|\b(?:and|or)\b)", re.IGNORECASE)
+_MAX_JOIN = 40
+_TAIL = 4000  # where an answer that nothing marks is looked for
 
 
 def final_answer(text: str, extraction: str = "marked", prefilled: bool = False) -> str | None:
@@ -174,15 +191,18 @@ def _find_answer(text: str, extraction: str) -> str | None:
         marked = _after_marker(span) if extraction != "strict" else None
         return marked if marked is not None else span.strip()
     box = _last_box(text)
-    if box is not None or extraction == "strict":
+    if extraction == "strict":
         return box
+    if box is not None:
+        after = text[text.rfind("\\boxed") :] if "inal" in text else ""
+        final = _FINAL_MARKER.search(after)
+        return box if final is None else _after_marker(after[final.start() :]) or box
     marked = _unclosed_box(text)
     if marked is None:
         marked = _after_marker(text)
     if marked is not None or extraction == "marked":
         return marked
-    numbers = _NUMBER_IN_TEXT.findall(text)
-    return numbers[-1] if numbers else None
+    return _last_statement(text)
 
 
 def gold_answer(solution: Any) -> str:
@@ -196,28 +216,57 @@ def gold_answer(solution: Any) -> str:
 
 
 def _last_box(text: str) -> str | None:
-    r"""Content of the last closed `\boxed{...}` (or `\boxed 5`), found in one pass."""
+    r"""Content of the last closed `\boxed{...}` (or `\boxed 5`), found in one pass.
+
+    Boxes joined by a comma, `and` or `or` are one answer, a list: `\boxed{4} or \boxed{5}` is not
+    the answer 5.
+    """
     if "boxed" not in text and "fbox" not in text:
         return None
     closing = _matching_braces(text)
-    for match in reversed(list(re.finditer(r"\\(?:boxed|fbox)(?![a-zA-Z])", text))):
-        end = match.end()
-        while end < len(text) and text[end] == " " and end < match.end() + 8:
-            end += 1
-        if text[end : end + 1] == "{":
-            if end in closing:
-                return text[end + 1 : closing[end]].strip()
-        elif end > match.end():
-            token = re.match(r"[^\s$]{1,100}", text[end : end + 100])
-            if token:
-                return token.group().rstrip(".,;")
-    return None
+    found: list[tuple[str, int]] = []
+    for match in reversed(list(_BOX.finditer(text))):
+        box = _box_at(text, match.end(), closing)
+        if box is None:
+            continue
+        if found and not _is_join(text[box[1] : found[-1][1]]):
+            break
+        found.append((box[0], match.start()))
+        if len(found) > 50:
+            return None
+    contents = [content for content, _ in reversed(found)]
+    if 1 < len(contents) < 5 and all(answers_match(contents[0], other) for other in contents[1:]):
+        return contents[-1]  # the same twice: `\\boxed{1\frac12} or \\boxed{1.5}`
+    return ", ".join(contents) if contents else None
+
+
+def _box_at(text: str, start: int, closing: dict[int, int]) -> tuple[str, int] | None:
+    r"""Content of the box whose `\boxed` ends at `start`, and where it ends; None if not closed."""
+    end = start
+    while end < len(text) and text[end] == " " and end < start + 8:
+        end += 1
+    if text[end : end + 1] == "{":
+        return (text[end + 1 : closing[end]].strip(), closing[end] + 1) if end in closing else None
+    token = re.match(r"[^\s$]{1,100}", text[end : end + 100]) if end > start else None
+    return (token.group().rstrip(".,;"), end + token.end()) if token else None
+
+
+def _is_join(between: str) -> bool:
+    r"""Whether the text between two boxes makes them one answer: at most two words beside `and`."""
+    if len(between) > _MAX_JOIN or "\n\n" in between or "boxed" in between:
+        return False
+    if re.search(r"[.!?:]\s|\bnot?\b|=|\bwait\b|\bboth\b", between, re.IGNORECASE):
+        return False
+    words = re.sub(r"\\[a-zA-Z]+", " ", between)
+    if re.search(r"\b(?:and|or)\b", words, re.IGNORECASE):
+        return len(re.findall(r"[A-Za-z]+", words)) <= 3
+    return "," in words and not re.search(r"[A-Za-z]", words)
 
 
 def _unclosed_box(text: str) -> str | None:
     r"""What follows a last `\boxed{` that ends with the text instead of a brace."""
     _, has_box, rest = text.rpartition("\\boxed{")
-    rest = rest.strip().rstrip("$").strip()
+    rest = rest.strip().rstrip("$").strip().removesuffix("\\}")
     return rest if has_box and rest and "\n" not in rest else None
 
 
@@ -228,13 +277,44 @@ def _after_marker(text: str) -> str | None:
         last = match
     if last is None:
         return None
-    line = text[last.end() :].lstrip().partition("\n")[0][: MAX_ANSWER_CHARS + 1]
+    rest = text[last.end() : last.end() + MAX_ANSWER_CHARS + 100].lstrip().lstrip("*_:").lstrip()
+    formula = _FORMULA.match(rest)
+    if formula and not re.match(r"\$ ?\d[\d,.]*\b[^$]*$", rest.partition("\n")[0]):
+        following = rest[formula.end() :].lstrip()
+        if not re.match(r"(?:and|or)\b|,\s?[$\\]", following):
+            return str(formula[formula.lastindex or 0]).strip()
+    line = rest.partition("\n")[0][: MAX_ANSWER_CHARS + 1]
     line = line.strip().lstrip(":").strip().strip("*_ ")
-    math_part = re.match(r"\$\$?([^$]+)\$", line)
-    if math_part and not re.match(r"\$ ?\d[\d,.]*\b[^$]*$", line):
-        return math_part.group(1).strip()
     line = re.split(r"\.(?=\s)|[;!?](?=\s|$)", line, maxsplit=1)[0]
     return line.rstrip(".").strip().strip("*_ ") or None
+
+
+# A word that is no list, function or name: what has one is a sentence.
+_ENGLISH = re.compile(
+    r"(?!(?:and|or|text|sqrt|sin|cos|tan|log|ln|exp|pi)\b)\b[A-Za-z]*[a-z][A-Za-z]+\b"
+)
+
+
+def _last_statement(text: str) -> str | None:
+    """The last formula or number of a text, or all of one that is an answer and nothing else."""
+    whole = text.strip()
+    plain = re.sub(r"\\(?:begin|end)\s?\{[a-zA-Z]{1,12}\}", " ", whole)
+    if len(whole) <= 200 and "\n" not in whole and not _ENGLISH.search(_COMMAND.sub(" ", plain)):
+        return whole or None
+    tail = text[-_TAIL:]
+    formula = None
+    for match in _FORMULA.finditer(tail):
+        content = str(match[match.lastindex or 0])
+        if not re.search(r"\b[a-z]{2,} [a-z]{2,}", re.sub(r"\\[a-z]+(?:\{[^{}]*\})?", "", content)):
+            formula = match
+    number = None
+    for match in _NUMBER_IN_TEXT.finditer(tail):
+        number = match
+    if formula is not None and (number is None or number.start() < formula.end()):
+        return str(formula[formula.lastindex or 0]).strip()
+    if number is not None:
+        return number.group()
+    return whole if len(whole) <= 200 and len(whole.split()) <= 3 else None
 
 
 def _matching_braces(text: str) -> dict[int, int]:
@@ -261,154 +341,320 @@ def _braces_close(text: str) -> bool:
 # One spelling for what means the same -------------------------------------------------------------
 
 _SET_OPEN, _SET_CLOSE = "\u2983", "\u2984"  # literal braces, so that { } are only grouping
+_SUPERSCRIPTS = {
+    **{"\u00b9": "1", "\u00b2": "2", "\u00b3": "3", "\u207a": "+", "\u207b": "-"},
+    **{chr(0x2070 + i): str(i) for i in (0, *range(4, 10))},
+}
+_SUBSCRIPTS = {chr(0x2080 + i): str(i) for i in range(10)}
 _CHARACTERS = str.maketrans(
     {
         **{chr(0xFF01 + i): chr(0x21 + i) for i in range(94)},  # full-width forms
         **dict.fromkeys("\u2212\u2013\u2014\u2010\u2011", "-"),
-        **dict.fromkeys("\u00a0\u2009\u202f\u2002\u2003\u2007\u3000\t\r\n", " "),
-        "\u00d7": "\\times ",
-        "\u00b7": "\\cdot ",
-        "\u22c5": "\\cdot ",
-        "\u00f7": "/",
-        "\u03c0": "\\pi ",
-        "\u221a": "\\sqrt ",
-        "\u00b0": "^\\circ ",
-        "\u221e": "\\infty ",
-        "\u2264": "\\le ",
-        "\u2265": "\\ge ",
-        "\u2260": "\\ne ",
-        "\u2208": "\\in ",
-        "\u222a": "\\cup ",
-        "\u2205": "\\emptyset ",
-        "\u00b1": "\\pm ",
-        "\u2248": "\\approx ",
-        "\u00b2": "^2",
-        "\u00b3": "^3",
-        "\u00bd": "\\frac{1}{2}",
-        "\u00bc": "\\frac{1}{4}",
-        "\u00be": "\\frac{3}{4}",
+        **dict.fromkeys("\u00a0\u2009\u202f\u2002\u2003\u2007\u3000\u2005\u2006\u200a", " "),
+        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u200e\u200f", None),
+        **dict.fromkeys("\u2018\u2019\u2032", "'"),
+        **dict.fromkeys("\u201c\u201d\u2033", '"'),
+        **{
+            "\u3001": ",",
+            "\u3002": ".",
+            "\u2044": "/",
+            "\u2215": "/",
+            "\u2236": ":",
+            "\u00f7": "/",
+        },
+        **{"\u00d7": "\\times ", "\u00b7": "\\cdot ", "\u22c5": "\\cdot ", "\u2219": "\\cdot "},
+        **{"\u03c0": "\\pi ", "\u221a": "\\sqrt ", "\u221b": "\\sqrt[3]", "\u00b0": "^\\circ "},
+        **{"\u03b8": "\\theta ", "\u221e": "\\infty ", "\u2264": "\\le ", "\u2265": "\\ge "},
+        **{"\u2260": "\\ne ", "\u2208": "\\in ", "\u222a": "\\cup ", "\u2205": "\\emptyset "},
+        **{"\u2229": "\\cap ", "\u00b1": "\\pm ", "\u2248": "\\approx ", "\u211d": "\\mathbb{R}"},
+        **{"\u27e8": "\\langle ", "\u27e9": "\\rangle ", "\u2223": "|", "\u00b5": "\\mu "},
+        **{"\u03bc": "\\mu ", "\u03a9": "\\Omega ", "\u2103": "^\\circ \\text{C}"},
+        **{"\u2109": "^\\circ \\text{F}", "\u2234": ""},
     }
 )
 _DROPPED = (
     *("left", "right", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "limits"),
-    *("displaystyle", "textstyle", "!", ",", "(", ")", "[", "]", "rm", "bf", "it", "mathstrut"),
+    *("displaystyle", "textstyle", "scriptstyle", "!", ",", "(", ")", "[", "]", "rm", "bf", "it"),
+    *("mathstrut", "checkmark", "therefore", "ensuremath", "nonumber", "blacksquare", "square"),
 )
 _SAME: dict[str, str] = {
     **dict.fromkeys(_DROPPED, ""),
-    **dict.fromkeys((";", ":", " ", "quad", "qquad", "enspace", "thinspace"), " "),
-    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "\\frac"),
+    **dict.fromkeys((";", ":", " ", "quad", "qquad", "enspace", "thinspace", "\n"), " "),
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac", "nicefrac", "sfrac"), "\\frac"),
     **dict.fromkeys(("mbox", "textrm", "textnormal", "mathrm", "operatorname"), "\\text"),
     **dict.fromkeys(("textbf", "mathbf", "boldsymbol", "bm", "textit", "mathit"), "\\text"),
+    **dict.fromkeys(("mathsf", "texttt", "mathcal", "textsf", "emph", "hbox"), "\\text"),
     **dict.fromkeys(("{", "lbrace"), _SET_OPEN),
     **dict.fromkeys(("}", "rbrace"), _SET_CLOSE),
     **dict.fromkeys(("leq", "leqslant"), "\\le "),
     **dict.fromkeys(("geq", "geqslant"), "\\ge "),
-    **dict.fromkeys(("mathsf", "texttt", "mathcal"), "\\text"),
     **{"neq": "\\ne ", "lt": "<", "gt": ">", "varnothing": "\\emptyset ", "degree": "^\\circ "},
     **{"%": "%", "$": "$", "&": "&", "_": "_", "#": "#", "dbinom": "\\binom", "tbinom": "\\binom"},
-    **{"lvert": "|", "rvert": "|", "vert": "|", "lparen": "(", "rparen": ")"},
+    **{"lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "lparen": "(", "rparen": ")"},
+    **{"langle": "(", "rangle": ")", "colon": ":", "div": "/", "simeq": "\\approx "},
+    **{
+        "asymp": "\\approx ",
+        "lbrack": "[",
+        "rbrack": "]",
+        "bar": "\\overline",
+        "lor": "\\text{or}",
+    },
+    **{"vee": "\\text{or}", "land": "\\text{and}", "wedge": "\\text{and}", "R": "\\mathbb{R}"},
+    **{"dots": "...", "ldots": "...", "cdots": "...", "infin": "\\infty ", "mod": "\\bmod "},
+    **{"euro": "\u20ac", "pounds": "\u00a3", "setminus": "\\setminus ", "backslash": "\\setminus "},
 }
+_TWICE_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)+[a-zA-Z({]")
+_ESCAPED_ONCE = re.compile(r"(?<!\\)(?:\\\\)*\\[a-zA-Z]")
+_COMMAND = re.compile(r"\\([a-zA-Z]+|.)", re.DOTALL)
+_NAMED = re.compile(
+    r"\\text\s?\{\s?(arc(?:sin|cos|tan)|sinh?|cosh?|tanh?|cot|sec|csc|log|ln|lg|exp|gcd|lcm)\s?\}"
+)
+
+
+def _command(match: re.Match[str]) -> str:
+    name = match.group(1)
+    if name == "\\":
+        return "\\\\ "
+    if name.startswith("quad") and name not in _SAME:  # `\quadx`
+        return f" {name[4:]}"
+    new = _SAME.get(name, match.group())
+    return new + " " if name.isalpha() and new == match.group() else new
 
 
 @lru_cache(maxsize=_CACHED)
 def _canonical(text: str) -> str:
     """One spelling of an answer: no markup, plain characters, braces round every LaTeX argument."""
-    text = text.translate(_CHARACTERS).replace("{,}", "").strip()
+    if not text.isascii():
+        text = _plain_characters(text)
+    if text.isdigit() or text.isalpha():
+        return text
+    text = re.sub(r"[\t\r\n~]", " ", text).strip()
+    text = re.sub(r"\s?\{,\s?\}\s?", "", text)
+    if "\\\\" in text and _TWICE_ESCAPED.search(text) and not _ESCAPED_ONCE.search(text):
+        text = text.replace("\\\\", "\\")
     wrapped = re.fullmatch(r"(\$\$?)((?:\\.|[^$\\])*)\1", text)
     text = wrapped.group(2) if wrapped else text
+    if text.count("$") - text.count("\\$") > 1:
+        text = re.sub(r"(?<!\\)\$\$?((?:\\.|[^$\\])+)\$\$?", r"\1", text)
     text = re.sub(r",\s?\\!\s?", "", text)
-
-    def command(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name == "\\":
-            return "\\\\ "
-        new = _SAME.get(name, match.group())
-        return new + " " if name.isalpha() and new == match.group() else new
-
-    text = re.sub(r"\\([a-zA-Z]+|.)", command, text)
+    text = _without_decoration(text) if "\\" in text else text
+    text = _COMMAND.sub(_command, text)
     text = re.sub(r"\$+(?=\s*[^\s\d.\-])|(?<=[^\s])\$+|\$\$", "", text)
     text = text.replace("<=", "\\le ").replace(">=", "\\ge ").replace("!=", "\\ne ")
     text = text.replace("**", "^") if re.search(r"\w\*\*\w", text) else text.strip("* ")
+    text = text.replace("&", "") if "&" in text and "\\begin" not in text else text
+    if "\\" in text:
+        text = _one_latex(text)
+    text = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text)
+    text = re.sub(r"[ ]{2,}", " ", text).strip(" ")
+    while text[:1] == "{" and (group := _brackets(text)) and group[1] and group[2] == "}":
+        text = group[1]
+    text = re.sub(r"^\\text\{([^{}]*)\}$", r"\1", text).strip()
+    text = _open_intervals(text) if text[:1] in "[]" or "]" in text else text
+    return text[:-1].rstrip() if text.endswith((".", ",")) and len(text) > 1 else text
+
+
+def _plain_characters(text: str) -> str:
+    """ASCII and LaTeX for what Unicode has characters for: digits of any script, fractions."""
+    text = re.sub(
+        r"[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+",
+        lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m.group()) + "}",
+        text,
+    )
+    text = re.sub(
+        r"[\u2080-\u2089]+", lambda m: "_{" + "".join(_SUBSCRIPTS[c] for c in m.group()) + "}", text
+    )
+    text = text.translate(_CHARACTERS)
+    if text.isascii():
+        return text
+    plain = []
+    for char in text:
+        new = char
+        if unicodedata.category(char) == "Nd":
+            new = str(unicodedata.decimal(char))
+        elif unicodedata.category(char) == "No" and "\u2044" in unicodedata.normalize("NFKC", char):
+            top, _, bottom = unicodedata.normalize("NFKC", char).partition("\u2044")
+            new = f"\\frac{{{top}}}{{{bottom}}}" if bottom else char
+        elif 0x1D400 <= ord(char) <= 0x1D7CB:  # mathematical letters
+            new = unicodedata.normalize("NFKC", char)
+        plain.append(new)
+    return "".join(plain)
+
+
+def _without_decoration(text: str) -> str:
+    r"""Without colours, underlines, spacing, nested boxes; `a \over b` as a fraction."""
+    text = re.sub(r"(?<=[A-Za-z}])\\[,!](?=\\?[A-Za-z])", " ", text)
+    text = re.sub(r"\\(?:textcolor|color)\s?\{[^{}]{1,30}\}", "", text)
+    text = re.sub(r"\\(?:hspace|vspace|phantom|hphantom|tag|label)\*?\{[^{}]{0,40}\}", " ", text)
+    text = re.sub(r"\\(?:underline|boxed|fbox|ensuremath|cancel)(?![a-zA-Z])\s?(?=\{)", "", text)
+    text = re.sub(r"\\\\\[[^\[\]]{1,10}\]", r"\\\\", text)
+    text = re.sub(r"\{([^{}]{1,80})\\over(?![a-z])([^{}]{1,80})\}", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"\{([^{}]{1,80})\\choose(?![a-z])([^{}]{1,80})\}", r"\\binom{\1}{\2}", text)
+    text = re.sub(r"(?:\\quad|\\qquad|\\\\|\\,|\\;|\s)+$", "", text)
+    return text[:-1] if re.search(r"(?<!\\)(?:\\\\)*\\$", text) else text
+
+
+def _one_latex(text: str) -> str:
     text = re.sub(r"\^\s?\{?\s?\\circ\s?\}?", " degrees ", text)
-    text = re.sub(r"\^\s?\{?\s?\\text\s?\{\s?(?:st|nd|rd|th)\s?\}\s?\}?", " ", text)
-    text = re.sub(r"\\(frac|sqrt|binom)\s+(?=[\d{\[\\])", r"\\\1", text)
+    text = re.sub(r"(\d)\s?\^?\s?\{?\s?\\text\s?\{\s?(?:st|nd|rd|th)\s?\}\s?\}?", r"\1 ", text)
+    text = re.sub(r"\\(frac|sqrt|binom|overline)\s+(?=[\d{\[\\])", r"\\\1", text)
     text = re.sub(r"\\(frac|binom)(\d)\s?(\d)", r"\\\1{\2}{\3}", text)
     text = re.sub(r"\\(frac|binom)(\d|[a-z])\s?\{", r"\\\1{\2}{", text)
     text = re.sub(r"(\\(?:frac|binom)\{[^{}]{1,60}\})\s?(\d|[a-z])", r"\1{\2}", text)
-    text = re.sub(r"\\sqrt(\d|[a-z])(?![a-z])", r"\\sqrt{\1}", text)
+    text = re.sub(r"\\(sqrt|overline)(\d|[a-z])(?![a-z])", r"\\\1{\2}", text)
     text = re.sub(r"\\text\s+\{", r"\\text{", text)
-    text = re.sub(r"[ ]{2,}", " ", text).strip(" ")
-    while text[:1] == "{" and (group := _brackets(text)) and group[1]:
-        text = group[1]
-    text = re.sub(r"^\\text\{([^{}]*)\}$", r"\1", text).strip()
-    return text[:-1].rstrip() if text.endswith((".", ",")) and len(text) > 1 else text
+    text = _NAMED.sub(r"\\\1 ", text)
+    return re.sub(r"\\text\{([^{}A-Za-z\u20ac\u00a3]*)\}", r"\1", text)
+
+
+def _open_intervals(text: str) -> str:
+    """`]a,b[` of some countries as `(a,b)`."""
+    pair = re.fullmatch(r"([\[\]])([^\[\]{}]+[,;][^\[\]{}]+)([\[\]])", text)
+    if pair is None or (pair[1] == "[" and pair[3] == "]"):
+        return text
+    return ("[" if pair[1] == "[" else "(") + pair[2] + ("]" if pair[3] == "]" else ")")
+
+
+def _same_text(gold: str, answer: str) -> bool:
+    """Equal but for spaces, where a space does not part two words or two numbers."""
+    if gold == answer:
+        return True
+    if " " not in gold and " " not in answer:
+        return False
+    return _SPACE.sub("", gold) == _SPACE.sub("", answer)
+
+
+_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
 
 
 # Numbers with units -------------------------------------------------------------------------------
 
 _DIGITS = (
-    r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d{1,3}(?: \d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*|\.\d+)"
+    r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d{1,3}(?:[ ]\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*|\.\d+)"
 )
 _NUMBER = re.compile(
-    rf"""(?P<sign>[+-]?)\s?(?P<money>[$€£¥]?)\s?(?P<sign2>[+-]?)\s?
-    (?:(?P<whole>\d+)?\s?\\frac\{{\s?(?P<num>-?{_DIGITS})\s?\}}\{{\s?(?P<den>{_DIGITS})\s?\}}
+    rf"""(?P<sign>[+-]?)\s?(?P<money>(?:US|CA|A|NZ|HK)?\$|[€£¥₹]|(?:USD|EUR|GBP|Rs\.?)\s)?\s?(?P<sign2>[+-]?)\s?
+    (?:(?P<whole>\d+)?\s?\+?\s?\\frac\{{\s?(?P<num>-?{_DIGITS})\s?\}}\{{\s?(?P<den>-?{_DIGITS})\s?\}}
     |(?P<whole2>\d+)\s(?P<num2>\d+)\s?/\s?(?P<den2>\d+)
     |(?P<num3>{_DIGITS})\s?/\s?(?P<den3>{_DIGITS})
-    |(?P<repeat0>\d*\.\d*)\\overline\s?\{{(?P<repeat>\d+)\}}
+    |(?P<repeat0>\d*\.\d*)\\overline\s?\{{\s?(?P<repeat>\d+)\s?\}}
     |(?P<mantissa>{_DIGITS})(?:\s?(?:\\times|\\cdot|\*|x)\s?10\s?\^\s?\{{?\s?(?P<exp>[+-]?\d{{1,3}})\s?\}}?
-      |[eE](?P<exp2>[+-]?\d{{1,3}})(?!\d))?
-      (?:_\s?\{{?(?P<base>\d{{1,2}})\}}?)?)
+      |[eE](?P<exp2>[+-]?\d{{1,3}})(?!\d))?)
     (?P<rest>.*)""",
     re.VERBOSE | re.DOTALL,
+)
+_BASED = re.compile(
+    r"\(?(?:\\text\s?\{)?([0-9A-Za-z]{1,64})\}?\)?\s?_\s?\{?\s?(?:\\text\s?\{)?\s?(\d{1,2}|[a-z]{3,11})\s?\}?\s?\}?"
+)
+_BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
+_BASE_NAMES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
+_POWER = re.compile(r"(-?)(\d{1,4})\s?\^\s?\{?\s?(-?\d{1,3})\s?\}?")
+_EUROPEAN = re.compile(
+    r"([€£]?\s?-?)(\d{1,3}(?:\.\d{3}){2,}|\d{1,3}(?:[. ]\d{3})+(?=,)|\d+(?=,\d\d\s?€)|"
+    r"(?<=€)\d+|(?<=€ )\d+)"
+    r"(?:,(\d{1,2}))?(\s?(?:€|\D.*)?)"
 )
 _WORDS = {
     **{"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7},
     **{"eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13},
     **{"fourteen": 14, "fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18},
-    **{"nineteen": 19, "twenty": 20},
+    **{"nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60},
+    **{"seventy": 70, "eighty": 80, "ninety": 90},
 }
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8}
 # Words that say more about a number than what it counts.
 _NOT_UNITS = re.compile(
-    r"or|and|not|to|through|times|plus|minus|over|divided|by|squared|cubed|dozen|half|halves|more|"
-    r"less|than|about|between|either|maybe|except|but|pi|sqrt|sin|cos|tan|log|ln|exp"
+    r"or|and|not|to|through|times|plus|minus|over|divided|by|dozen|half|halves|"
+    r"less|than|about|between|either|maybe|except|but|pi|sqrt|sin|cos|tan|log|ln|exp|no|of|mod|is"
 )
-# Unit -> (what it measures, how many of the first one of that kind).
-_UNITS: dict[str, tuple[str, Fraction]] = {
-    **{"mm": ("length", Fraction(1, 1000)), "cm": ("length", Fraction(1, 100))},
-    **{"m": ("length", Fraction(1))},
-    **{"km": ("length", Fraction(1000)), "in": ("length", Fraction("0.0254"))},
-    **{"ft": ("length", Fraction("0.3048")), "yd": ("length", Fraction("0.9144"))},
-    **{"mile": ("length", Fraction("1609.344"))},
-    **{
-        "mg": ("mass", Fraction(1, 1000)),
-        "g": ("mass", Fraction(1)),
-        "kg": ("mass", Fraction(1000)),
-    },
-    **{"s": ("time", Fraction(1)), "min": ("time", Fraction(60)), "h": ("time", Fraction(3600))},
-    **{"day": ("time", Fraction(86400)), "week": ("time", Fraction(604800))},
-    **{"ml": ("volume", Fraction(1, 1000)), "l": ("volume", Fraction(1))},
-    **{"cent": ("money", Fraction(1, 100)), "dollar": ("money", Fraction(1))},
-    **{"euro": ("euro", Fraction(1)), "pound": ("pound", Fraction(1)), "yen": ("yen", Fraction(1))},
-}
-_UNIT_NAMES = {
-    **{"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "usd": "dollar", "eur": "euro"},
-    **{"millimeter": "mm", "centimeter": "cm", "meter": "m", "metre": "m", "kilometer": "km"},
-    **{"kilometre": "km", "inch": "in", "inche": "in", "foot": "ft", "feet": "ft", "yard": "yd"},
-    **{"mi": "mile", "milligram": "mg", "gram": "g", "kilogram": "kg", "second": "s", "sec": "s"},
-    **{"minute": "min", "hour": "h", "hr": "h", "hrs": "h", "liter": "l", "litre": "l", "ft": "ft"},
-    **{"milliliter": "ml", "deg": "degree", "pct": "%", "percent": "%"},
-}
+# Words before a number that change it, or leave it open.
+_HEDGES = re.compile(
+    r"or|and|not|no|nor|never|neither|either|maybe|sqrt|root|twice|half|double|triple|square|cube|"
+    r"minus|negative|plus|times|least|most|more|fewer|less|than|over|under|below|above|up|between|"
+    r"from|to|option|choice|sum|product|sin|cos|tan|log|ln|exp|max|min|of|mod|except|without|"
+    r"\w+n't|isnt|but|wrong|greater|smaller|pi|dozen|per|until|before|after|next|hundred|thousand|million|"
+    r"billion"
+)
+# What is measured in which units, and how many of the first one each is. Dimensions: length L, mass
+# M, time T, current I, temperature K, substance S; money by currency.
+_DIMENSIONS: tuple[tuple[str, str], ...] = (
+    (
+        "L",
+        "m meter metre 1 in inch inche 0.0254 ft foot feet 0.3048 yd yard 0.9144 mi mile 1609.344",
+    ),
+    ("M", "g gram 1 tonne 1000000 lb lbs pound 453.59237 oz ounce 28.349523125"),
+    ("T", "s sec second 1 min minute 60 h hr hrs hour 3600 day 86400 week wk 604800"),
+    ("month", "month 1 year yr 12 decade 120 century 1200"),
+    ("L3", "l L liter litre 0.001 gal gallon 0.003785411784"),
+    ("dollar", "$ usd dollar buck 1 cent 0.01"),
+    ("euro", "€ eur euro 1"),
+    ("sterling", "£ gbp 1"),
+    ("yen", "¥ yen 1"),
+    ("rupee", "₹ rs rupee 1"),
+    ("degree", "degree deg 1"),
+    ("radian", "rad radian 1"),
+    ("I", "A amp ampere 1"),
+    ("K", "K kelvin 1"),
+    ("S", "mol mole 1"),
+    ("M L T-2", "N newton 1000"),
+    ("M L2 T-2", "J joule 1000"),
+    ("M L2 T-3", "W watt 1000"),
+    ("M L-1 T-2", "Pa pascal 1000"),
+    ("T-1", "Hz hertz 1"),
+    ("I T", "C coulomb 1"),
+    ("M L2 T-3 I-1", "V volt 1000"),
+    ("M L2 T-3 I-2", "ohm 1000"),
+    ("L T-1", "mph 0.44704 kph kmh kmph 0.2777777777777777777"),
+)
+_SHORT_PREFIXES = {"p": -12, "n": -9, "u": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
+_LONG_PREFIXES = {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3}
+_LONG_PREFIXES |= {"mega": 6, "giga": 9}
+_PREFIXED = {"m", "g", "s", "l", "L", "A", "mol", "N", "J", "W", "Pa", "Hz", "C", "V", "ohm"}
+
+
+def _read_units() -> dict[str, tuple[dict[str, int], Fraction]]:
+    units: dict[str, tuple[dict[str, int], Fraction]] = {}
+    for dimension, row in _DIMENSIONS:
+        powers = {}
+        for part in dimension.split():
+            name, power = re.fullmatch(r"([A-Za-z]+)(-?\d)?", part).groups()  # type: ignore[union-attr]
+            powers[name] = int(power or 1)
+        names: list[str] = []
+        for word in row.split():
+            if not word[0].isdigit():
+                names.append(word)
+                continue
+            units.update(dict.fromkeys(names, (powers, Fraction(word))))
+            names = []
+    units["kph"] = units["kmh"] = units["kmph"] = (units["mph"][0], Fraction(5, 18))
+    return units
+
+
+_UNITS = _read_units()
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What follows a number: its words, and where all of them are known what they measure."""
+
+    words: frozenset[str] = frozenset()
+    dimension: tuple[tuple[str, int], ...] | None = None
+    size: Fraction = Fraction(1)
+    is_symbol: bool = False  # one letter outside \text: it may be a variable
+    is_percent: bool = False
+    scale: int = 0  # of "3 million"
 
 
 @dataclass(frozen=True)
 class _Number:
-    """A number as written: its value, unit, and whether a decimal point or percent sign shows."""
+    """A number as written: its value, unit, and whether a fraction or percent sign shows."""
 
     value: Fraction
-    unit: str = ""
+    unit: _Unit | None = None
     is_percent: bool = False
     is_ratio: bool = False
+    is_sum: bool = False  # 2 hours 30 minutes
 
 
 def _fraction(digits: str) -> Fraction:
@@ -421,34 +667,43 @@ def _number(text: str) -> _Number | None:
     """A canonical text as a number with an optional unit, None where it is anything else."""
     if len(text) > _MAX_DIGITS:
         return None
-    if text.casefold() in _WORDS:
-        return _Number(Fraction(_WORDS[text.casefold()]))
-    if re.fullmatch(r"\((.*)\)", text):
-        text = text[1:-1].strip()
-    match = _NUMBER.fullmatch(text)
-    if match is None:
-        return None
+    if not re.search(r"\d", text):
+        spelled = _spelled_number(text)
+        return None if spelled is None else _Number(spelled)
+    based = _BASED.fullmatch(text) if "_" in text else None
+    if based:
+        return _in_base(based[1], based[2])
+    text = re.sub(r"^(-?)[({](-?\d+)[)}]\s?/\s?[({]?(\d+)[)}]?$", r"\1\2/\3", text)
+    text = re.sub(r"^(-?\d+)\s?/\s?[({](\d+)[)}]$", r"\1/\2", text)
+    sign = text[:1] if text[:1] in ("+", "-") else ""
+    inside = _brackets(text[len(sign) :].strip()) if text.endswith((")", "}")) else None
+    if inside and inside[0] in "({" and (not sign or re.fullmatch(r"[\d.,/ ]+", inside[1])):
+        number = _number(inside[1])
+        return replace(number, value=-number.value) if number and sign == "-" else number
+    match = _NUMBER.fullmatch(_without_european(text))
+    return _read_number(match) or _sum_of_units(text) if match else None
+
+
+def _read_number(match: re.Match[str]) -> _Number | None:
     value = _value(match)
     rest = match["rest"].strip()
-    is_percent = rest.startswith("%") or bool(
-        re.fullmatch(r"(?:\\text\{)?\s?(?:percent|pct)\s?\}?", rest)
-    )
-    unit = (
-        ""
-        if is_percent and len(rest.strip("% ")) == 0
-        else _unit(rest, bool(match["rest"][:1].isspace()))
-    )
-    if value is None or unit is None:
+    aside = re.fullmatch(r"(?:\\text\{)?\s?\(([a-z\- ]{3,40})\)\s?\}?", rest, re.IGNORECASE)
+    if aside and value is not None and _spelled_number(aside[1]) == value:
+        rest = ""  # "12 (twelve)"
+    unit = _unit(rest, match["rest"][:1].isspace()) if rest else None
+    if value is None or (rest and unit is None):
         return None
-    first, _, others = unit.partition(" ")
-    if first in _SCALES:
-        value, unit = value * 10 ** _SCALES[first], others
+    if unit:
+        value *= 10**unit.scale
+        unit = unit if unit.words else replace(unit, dimension=None)
+    is_percent = bool(unit and unit.is_percent)
     if match["money"]:
-        if unit and unit not in ("dollar", "usd"):
+        money = _unit(match["money"].strip().rstrip("."), False) or _unit("$", False)
+        if unit and unit.words and money and unit.dimension != money.dimension:
             return None
-        unit = _UNIT_NAMES[match["money"]]
-    if is_percent:
-        unit = ""
+        unit = unit if unit and unit.words else money
+    if unit and (is_percent or not unit.words):
+        unit = None
     negative = (match["sign"] == "-") != (match["sign2"] == "-")
     is_ratio = bool(match["num"] or match["num2"] or match["num3"])
     return _Number(-value if negative else value, unit, is_percent, is_ratio)
@@ -465,69 +720,239 @@ def _value(match: re.Match[str]) -> Fraction | None:
             bottom = _fraction(part[den])
             if bottom == 0:
                 return None
-            return _fraction(part.get(whole) or "0") + _fraction(part[num]) / bottom
+            quotient = _fraction(part[num]) / bottom
+            if "+" in match.group()[: match.start(num)] and not 0 < quotient < 1:
+                return None  # `2 + \frac{1}{3}` is a mixed number, `2 + \frac{7}{3}` a sum
+            return _fraction(part.get(whole) or "0") + quotient
     if part["repeat"] is not None:
         head, tail = part["repeat0"], part["repeat"]
         scale = 10 ** len(head.partition(".")[2])
         return _fraction(head) + Fraction(int(tail), (10 ** len(tail) - 1) * scale)
-    if part["base"] is not None:
-        digits, base = part["mantissa"], int(part["base"])
-        is_valid = digits.isdigit() and 2 <= base <= 36 and all(int(d) < base for d in digits)
-        return Fraction(int(digits, base)) if is_valid else None
     exponent = part["exp"] or part["exp2"]
     return _fraction(part["mantissa"]) * Fraction(10) ** int(exponent or 0)
 
 
-def _unit(rest: str, has_space: bool) -> str | None:
-    r"""The unit that follows a number, in one spelling; `""` for none, None where it is not one."""
-    if not rest:
-        return ""
-    if rest in "$€£¥":
-        return _UNIT_NAMES[rest]
+def _in_base(digits: str, base: str) -> _Number | None:
+    number = int(base) if base.isdigit() else _BASE_NAMES.get(base, 0)
+    try:
+        return _Number(Fraction(int(digits, number))) if 2 <= number <= 36 else None
+    except ValueError:
+        return None  # a digit that this base has not
+
+
+def _without_european(text: str) -> str:
+    """`1.000.000`, `1.234,56` and `36,00 €` with a decimal point; other commas part a list."""
+    if "," not in text and text.count(".") < 2:
+        return text
+    match = _EUROPEAN.fullmatch(text)
+    if match is None:
+        return text
+    decimals = f".{match[3]}" if match[3] else ""
+    return match[1] + re.sub(r"[. ]", "", match[2]) + decimals + match[4]
+
+
+@lru_cache(maxsize=_CACHED)
+def _spelled_number(text: str) -> Fraction | None:
+    """`one hundred and twenty-three`, `two thirds`, `minus five`; None where it is no number."""
+    if len(text) > 100:
+        return None
+    words = re.sub(r"\\text\s?\{|\}|-", " ", text.casefold()).split()
+    sign = 1
+    if words and words[0] in ("minus", "negative"):
+        sign, words = -1, words[1:]
+    if not words or (words[0] not in _WORDS and words[0] not in ("a", "an")):
+        return None
+    last = words[-1][:-1] if words[-1].endswith("s") else words[-1]
+    if len(words) == 2 and last in _PARTS:
+        return sign * Fraction(_WORDS.get(words[0], 1), _PARTS[last])
+    total = group = 0
+    previous = 0
+    for i, word in enumerate(words):
+        value = 1 if i == 0 and word in ("a", "an") else _WORDS.get(word)
+        if value is not None:
+            if i and previous not in _SCALES.values() and not (previous >= 20 and value < 10):
+                return None  # "one two"
+            group, previous = group + value, value if value >= 20 else -1
+        elif word in _SCALES and group:
+            group *= 10 ** _SCALES[word]
+            total, group = (total, group) if word == "hundred" else (total + group, 0)
+            previous = _SCALES[word]
+        elif word != "and" or i in (0, len(words) - 1) or previous not in _SCALES.values():
+            return None
+    return (
+        Fraction(sign * (total + group)) if words[0] not in ("a", "an") or len(words) > 1 else None
+    )
+
+
+@lru_cache(maxsize=_CACHED)
+def _unit(rest: str, has_space: bool) -> _Unit | None:
+    r"""The unit that follows a number; None where what follows is not one."""
     is_text = rest.startswith("\\text{")
-    plain = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", rest)
-    plain = re.sub(r"\^\s?\{?\s?([23])\s?\}?", r" ^\1 ", plain)
-    if not re.fullmatch(r"[A-Za-z%/.\-' ^23()]{1,80}", plain) or re.search(r"(?<!\^)[23]", plain):
+    plain = re.sub(r"\\text\s?\{((?:[^{}]|\{[^{}]*\})*)\}", r" \1 ", rest)
+    plain = re.sub(r"\\frac\s?\{([^{}]*)\}\s?\{([^{}]*)\}", r"\1/\2", plain)
+    plain = re.sub(r"\\(?:cdot|times)\s?|\*", " ", plain)
+    plain = plain.replace("\\mu ", "u").replace("\\Omega ", "ohm")
+    plain = re.sub(r"\^\s?\{?\s?(-?\d)\s?\}?", r" ^\1 ", plain)
+    if not re.fullmatch(r"[A-Za-z%/.\-' ^0-9()$€£¥₹]{1,80}", plain):
         return None
-    words = [w for w in re.split(r"[\s.()]+", plain.casefold()) if w]
-    if not words or any(word in _WORDS or _NOT_UNITS.fullmatch(word) for word in words):
+    if re.search(r"(?<!\^)(?<!\^-)\d", plain):
         return None
-    names = [_unit_name(word) for word in words]
-    known = names[0] in _UNITS or names[0] in ("degree", "mph")
-    if not is_text and not (known or (has_space and len(words[0]) > 2)) and words[0] not in _SCALES:
+    words = re.findall(r"[A-Za-z%'$€£¥₹]+(?:-[A-Za-z]+)*|\^-?\d|/|\(|\)", plain)
+    if not words or any(
+        w.casefold() in _WORDS or _NOT_UNITS.fullmatch(w.casefold()) for w in words
+    ):
         return None
-    if names[0] in ("square", "sq") and len(names) > 1:
-        names = [names[1], "^2", *names[2:]]
-    if names[0] in ("cubic", "cu") and len(names) > 1:
-        names = [names[1], "^3", *names[2:]]
-    return " ".join(names)
+    if words[0] == "%" or words[0].casefold() in ("percent", "pct"):
+        return (
+            _Unit(frozenset(["%"]), is_percent=True) if words[0] != "%" or len(words) == 1 else None
+        )
+    scale = _SCALES.get(words[0].casefold(), 0)
+    words = words[1:] if scale else words
+    if not words:
+        return _Unit(scale=scale)
+    dimension, size, num_known = _measure(words)
+    if words[0].casefold() in ("degree", "degrees"):
+        dimension = None  # of an angle or of temperature: compared by name
+    is_symbol = not is_text and len(words[0]) == 1 and words[0].isalpha()
+    if is_symbol and (words[0] not in "mshgl" and not (has_space and words[0] in "LNJWVAKC")):
+        return None
+    if not (is_text or scale or num_known or (has_space and len(words[0]) > 2)):
+        return None
+    names = frozenset(_unit_name(word) for word in words if word[0] not in "^/()")
+    return _Unit(names, dimension, size, is_symbol and len(words) == 1, False, scale)
+
+
+def _measure(words: list[str]) -> tuple[tuple[tuple[str, int], ...] | None, Fraction, int]:
+    """Dimension and size of unit words, and how many of them are known. `m/s ^2`, `square feet`.
+
+    Unknown words at the end only say what is measured: `5 cm long`.
+    """
+    powers: dict[str, int] = {}
+    size = Fraction(1)
+    sign, is_open, times, num_known = 1, False, 1, 0
+    for i, word in enumerate(words):
+        lower = word.casefold()
+        if lower in ("/", "per"):
+            sign = -1
+        elif word in "()":
+            is_open = word == "("
+            sign = sign if is_open else 1
+        elif lower in ("square", "sq", "cubic", "cu"):
+            times = 2 if lower[0] == "s" else 3
+        elif lower in ("squared", "cubed") or word[0] == "^":
+            continue
+        else:
+            known = _known_unit(word)
+            if known is None:
+                is_extra = num_known > 0 and sign == 1 and times == 1
+                return (
+                    (tuple(sorted(powers.items())), size, num_known)
+                    if is_extra
+                    else (None, size, 0)
+                )
+            following = words[i + 1] if i + 1 < len(words) else ""
+            times = {"squared": 2, "cubed": 3}.get(following.casefold(), times)
+            times = int(following[1:]) if following.startswith("^") else times
+            for name, power in known[0].items():
+                powers[name] = powers.get(name, 0) + power * sign * times
+            size *= known[1] ** (sign * times)
+            num_known, times = num_known + 1, 1
+            sign = sign if is_open else 1
+    return (tuple(sorted(powers.items())), size, num_known) if num_known else (None, size, 0)
+
+
+@lru_cache(maxsize=1000)
+def _known_unit(word: str) -> tuple[dict[str, int], Fraction] | None:
+    lower = word.casefold()
+    singular = lower[:-1] if len(lower) > 3 and lower.endswith("s") else lower
+    for name in (word, lower, singular):
+        if name in _UNITS and (len(name) > 1 or name == word or not name.isalpha()):
+            return _UNITS[name]
+    if word[:1] in _SHORT_PREFIXES and word[1:] in _PREFIXED:
+        dimension, size = _UNITS[word[1:]]
+        return dimension, size * Fraction(10) ** _SHORT_PREFIXES[word[0]]
+    for prefix, exponent in _LONG_PREFIXES.items():
+        if singular.startswith(prefix) and (base := _UNITS.get(singular[len(prefix) :])):
+            return base[0], base[1] * Fraction(10) ** exponent
+    if lower != word and len(word) == 2 and lower[0] in "kmc" and lower[1] in "mglsh":
+        return _known_unit(lower)  # KM, ML
+    return None
+
+
+_NAMED_BY_SIGN = {
+    "C": "celsius",
+    "F": "fahrenheit",
+    "\u00a3": "pound",
+    "gbp": "pound",
+    "GBP": "pound",
+}
 
 
 def _unit_name(word: str) -> str:
-    singular = word[:-1] if len(word) > 3 and word.endswith("s") else word
-    return _UNIT_NAMES.get(word) or _UNIT_NAMES.get(singular) or singular
+    if word in _NAMED_BY_SIGN:
+        return _NAMED_BY_SIGN[word]
+    word = word.casefold()
+    return word[:-1] if len(word) > 3 and re.search(r"[^su]s$", word) else word
+
+
+_QUANTITY = re.compile(
+    r"\s*(?:,|\\text\s?\{?|and\b|\})*\s*"
+    r"(\d+(?:\.\d+)?)\s*((?:\\text\s?\{\s*)?[A-Za-z]+\.?(?:\s*\})?)\s*(?:,|and\b|\})*"
+)
+
+
+def _sum_of_units(text: str) -> _Number | None:
+    """`2 hours and 30 minutes`, `5 ft 3 in`: units of one kind, larger ones first."""
+    if len(text) > 100:
+        return None
+    total, last, at = Fraction(0), None, 0
+    parts = []
+    while at < len(text):
+        match = _QUANTITY.match(text, at)
+        if match is None:
+            return None
+        at = match.end()
+        name = re.sub(r"\\text\s?\{|[}.\s]", "", match[2])
+        known = _known_unit(name)
+        if known is None or (last and (known[0] != last[0] or known[1] >= last[1])):
+            return None
+        total, last = total + Fraction(match[1]) * known[1], known
+        parts.append(known)
+    if len(parts) < 2:
+        return None
+    dimension = tuple(sorted(parts[0][0].items()))
+    return _Number(total, _Unit(frozenset(["sum"]), dimension), is_sum=True)
 
 
 def _numbers_match(gold: _Number, answer: _Number) -> bool:
     if gold.is_percent and not answer.is_percent:
         return answer.value in (gold.value, gold.value / 100)
+    if answer.is_percent and not gold.is_percent:
+        # A gold answer of at least 1 lost its percent sign; one of at most 1 is a share.
+        is_same = abs(gold.value) >= 1 and answer.value == gold.value
+        is_share = abs(gold.value) <= 1 and answer.value == gold.value * 100
+        return not gold.unit and (is_same or is_share)
     scale = Fraction(1)
-    if gold.unit and answer.unit and gold.unit != answer.unit:
-        kind, size = _UNITS.get(gold.unit, ("", scale))
-        other_kind, other_size = _UNITS.get(answer.unit, ("", scale))
-        if kind or other_kind:
-            if kind != other_kind:
+    if gold.unit and answer.unit:
+        known, other = gold.unit.dimension, answer.unit.dimension
+        if known is not None and other is not None:
+            if gold.unit.words == answer.unit.words == {"pound"}:
+                return gold.value == answer.value  # money or mass
+            if known != other:
                 return False
-            scale = other_size / size
-        elif not _same_words(gold.unit, answer.unit):
+            scale = answer.unit.size / gold.unit.size
+        elif not _same_words(gold.unit.words, answer.unit.words) or (known is None) != (
+            other is None
+        ):
             return False
+    elif (gold.is_sum or answer.is_sum) or (gold.unit and gold.unit.is_symbol):
+        return False
     value = answer.value * scale
     return gold.value == value or _is_rounded_to(gold.value, value)
 
 
-def _same_words(gold: str, answer: str) -> bool:
-    gold_words, answer_words = set(gold.split()), set(answer.split())
-    return gold_words <= answer_words or answer_words <= gold_words
+def _same_words(gold: frozenset[str], answer: frozenset[str]) -> bool:
+    return gold <= answer or answer <= gold
 
 
 def _close(a: Fraction | complex, b: Fraction | complex) -> bool:
@@ -548,70 +973,191 @@ def _is_rounded_to(a: Fraction, b: Fraction) -> bool:
     return max(a.denominator, b.denominator) >= 10**9 and abs(a - b) * 10**9 <= abs(a)
 
 
+def _is_rounded_value(rounded: str, exact: str, num_digits: int = 9) -> bool:
+    """Whether a decimal number of enough digits is what a formula rounds to."""
+    number = _number(rounded)
+    if number is None or number.value.denominator < 10**num_digits:
+        return False
+    value = _evaluate(exact, 1)
+    try:
+        if value is None or abs(complex(value).imag) > 1e-12:
+            return False
+        return abs(complex(value).real - float(number.value)) <= 1e-9 * abs(complex(value).real)
+    except OverflowError:
+        return False
+
+
 # Comparing by kind --------------------------------------------------------------------------------
 
 _RELATION = re.compile(r"(\\le |\\ge |\\ne |\\in |<|>|=)")
 _FLIPPED = {"<": ">", ">": "<", "\\le ": "\\ge ", "\\ge ": "\\le ", "=": "=", "\\ne ": "\\ne "}
-_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}/\d{1,2}/\d{2,4}")
 _CHOICE = re.compile(
     r"\(?(?:\\text\{)?\s?\(?([A-Z])\)?\s?\}?\)?|(?:\\text\{)?\(?([A-J])[.)]\}?\s[^,]*"
 )
 _CHOSEN = re.compile(
-    r"(?:\\text\{)?(?:\((?P<bracketed>[A-Za-z])\)|(?P<bare>[A-Za-z])(?=[.:)}]|$))\)?[}.:]*(?P<rest>.*)",
-    re.DOTALL,
+    r"(?:(?:option|choice|answer)\s)?(?:\\text\{)?(?:(?:option|choice|answer)\s\}?)?"
+    r"(?:\((?P<bracketed>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|(?P<bare>[A-Za-z])(?=[.:)}]|$))"
+    r"\)?[}.:]*(?P<rest>.*)",
+    re.DOTALL | re.IGNORECASE,
 )
 # What follows the letter may be the text of the choice, but not another choice.
 _OTHER_CHOICE = re.compile(
     r"\([A-Za-z]\)|\b[A-Z](?:[.):]|$)|(?:\b(?:or|and|not)\b|[,/&;])\s*\(?[A-Z]\b"
 )
 _BRACKETS = {"(": ")", "[": "]", _SET_OPEN: _SET_CLOSE, "{": "}"}
+_LEAD = re.compile(
+    r"(?:\\text\{)?\s?(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|our|my)\s)?(?:(?:final|correct)\s)?"
+    r"(?:(?:answer|result)\s?(?:is|are|:|=)|ans\s?[:=]|(?:it|this|that|which)\s(?:is|equals)\s)"
+    r"\s?:?\s?\}?\s?(?=\S)",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(
+    r"(?!.*(?:\bnot\b|n't|\bnever\b|\bor\b|\bif\b))"
+    r"(?:A: |[A-Z][A-Za-z,' ()$]{3,150}\b(?:is|are|equals)(?: equal to)?:? (?=[-\d$\\(\[.]))"
+)
+# Texts that mean the same, the first one as it is written here.
+_SYNONYMS: dict[str, str] = {
+    **dict.fromkeys(
+        (f"{_SET_OPEN}{_SET_CLOSE}", "no solution", "no solutions", "none", "empty set", "empty"),
+        "\\emptyset",
+    ),
+    **dict.fromkeys(("no real solution", "no real solutions", "no real roots"), "\\emptyset"),
+    **dict.fromkeys(("infinity", "infinite", "inf", "oo", "+\\infty", "+inf"), "\\infty"),
+    **dict.fromkeys(("infinitely many", "infinitely many solutions", "\\inf"), "\\infty"),
+    **dict.fromkeys(("-infinity", "-inf", "negative infinity", "-oo"), "-\\infty"),
+    **dict.fromkeys(("dne", "undefined", "does not exist", "not defined"), "undefined"),
+    **dict.fromkeys(("all real numbers", "all reals", "all real", "real numbers"), "\\mathbb{R}"),
+}
+_YES_NO = {"yes", "no", "true", "false"}
 
 
 def _match(gold: str, answer: str, accept: bool, depth: int) -> bool:
     """Whether two canonical texts are the same answer."""
-    if gold == answer or gold.replace(" ", "") == answer.replace(" ", ""):
+    if _same_text(gold, answer) or _one_word(gold) == _one_word(answer):
         return True
-    if depth > 6 or not answer or _DATE.fullmatch(gold):
+    if depth > 6 or not answer or not gold:
         return False
-    gold = re.split(r"\\approx", gold)[0].strip() or gold
+    gold, answer = _one_word(gold), _one_word(answer)
+    moment = _moment(gold)
+    if moment is not None:
+        return _same_moment(moment, _moment(answer))
+    if "\\approx" in gold:
+        parts = [part.strip() for part in gold.split("\\approx") if part.strip()]
+        return any(_match(part, answer, accept, depth + 1) for part in parts[:3])
     gold_number = _number(gold)
     if gold_number is not None:
         return _match_number(gold, gold_number, answer, accept)
-    choice = _CHOICE.fullmatch(gold)
-    if choice:
-        chosen = _CHOSEN.fullmatch(answer)
-        if chosen is None or _OTHER_CHOICE.search(chosen["rest"]):
-            return False
-        letter: str = chosen["bracketed"] or chosen["bare"]
-        return letter.upper() == (choice[1] or choice[2])
-    if _is_words(gold):
-        return _plain_words(gold) == _plain_words(answer)
-    for compare in (_match_matrices, _match_ratios, _match_relations, _match_collections):
+    for compare in (
+        _match_choices,
+        _match_words,
+        _match_matrices,
+        _match_vectors,
+        _match_ratios,
+        _match_regions,
+        _match_relations,
+        _match_collections,
+    ):
         verdict = compare(gold, answer, accept, depth)
         if verdict is not None:
             return verdict
-    return _match_formulas(gold, _last_value(answer) or answer)
+    return any(_match_formulas(gold, value) for value in _stated(answer) or [answer])
+
+
+def _one_word(text: str) -> str:
+    plain = _PLAIN_TEXT.sub(" ", text).strip(" .").casefold() if len(text) < 60 else text
+    return _SYNONYMS.get(re.sub(r"^(?:the|there (?:is|are)) ", "", " ".join(plain.split())), text)
+
+
+_PLAIN_TEXT = re.compile(r"\\text\s?\{|\}")
+
+
+def _without_lead(answer: str) -> str:
+    """What a sentence says: `The answer is 5`, `A: 5`, `The number of apples is 5`."""
+    lead = _LEAD.match(answer) or _SENTENCE.match(answer)
+    return _canonical(answer[lead.end() :]) if lead else answer
 
 
 def _match_number(gold: str, gold_number: _Number, answer: str, accept: bool) -> bool:
-    value = _last_value(answer)
-    number = _number(value) if value is not None else None
-    if number is not None:
-        is_unevaluated = number.is_ratio and number.value.denominator == 1
-        if is_unevaluated and not gold_number.is_ratio and not accept:
-            return False
-        return _numbers_match(gold_number, number)
-    if value is None or not accept:
+    values = _stated(answer)
+    for value in values:
+        number = _number(value) or _power(value) or _number_in_words(value)
+        if number is not None:
+            is_quotient = number.is_ratio and number.value.denominator == 1
+            is_answer = accept or gold_number.is_ratio or not is_quotient
+            if is_answer and _numbers_match(gold_number, number):
+                return True
+        elif _is_rounded_value(gold, value) or (
+            (accept or ("degrees" in gold and "\\pi" in value)) and _match_formulas(gold, value)
+        ):
+            return True
+    return False
+
+
+def _power(text: str) -> _Number | None:
+    """`2^{10}`: how large numbers are written. Other expressions leave the work to the grader."""
+    match = _POWER.fullmatch(text)
+    if match is None or (int(match[2]) == 0 and match[3].startswith("-")):
+        return None
+    value = Fraction(int(match[2])) ** int(match[3])
+    return _Number(-value if match[1] else value)
+
+
+_IN_WORDS = re.compile(
+    r"(?:\\approx\s?|\\text\s?\{)?\s?([A-Za-z][A-Za-z',: ]{0,100}?)?(?:[ :]\s?\}?\s?|\}\s?|$)([-$€£.\d\\].*)",
+    re.DOTALL,
+)
+
+
+def _number_in_words(text: str) -> _Number | None:
+    """The number of a short text that says one: `She has 42 apples`."""
+    match = _IN_WORDS.fullmatch(text)
+    if match is None or match[1] is None:
+        return None
+    words = match[1].casefold().replace(",", " ").replace(":", " ").split()
+    if len(words) == 1 and len(words[0]) < 3:
+        return None
+    if any(_HEDGES.fullmatch(word) or word in _WORDS for word in words):
+        return None
+    return _number(_canonical(match[2]))
+
+
+def _stated(answer: str) -> list[str]:
+    r"""What an answer says in the end: `5` of `x = 2+3 = 5`, both of `\frac{1}{3} \approx 0.333`.
+
+    Nothing where it says nothing, or contradicts itself: `5 = 4`.
+    """
+    if "\\approx" not in answer:
+        value = _last_value(answer)
+        return [] if value is None else [value]
+    parts = [part.strip() for part in answer.split("\\approx")]
+    if len(parts) > 3:
+        return []
+    exact, rounded = _last_value(parts[0]) if parts[0] else None, parts[-1]
+    if not rounded or (exact is None and "=" in parts[0] and not _is_name(parts[0])):
+        return []
+    if exact is None or _is_name(exact):
+        return [rounded]
+    return [exact, rounded] if _rounds_to(exact, rounded) else []
+
+
+def _rounds_to(exact: str, rounded: str) -> bool:
+    number, value = _number(rounded), _evaluate(_without_unit(exact)[0], 1)
+    if number is None or value is None:
         return False
-    return _match_formulas(gold, value)
+    decimals = re.search(r"\.(\d+)", rounded)
+    allowed = 10.0 ** -len(decimals[1]) if decimals else 0.5
+    try:
+        value = complex(value)
+        return abs(value - float(number.value)) <= max(allowed, 1e-9 * abs(value)) * 1.0001
+    except OverflowError:
+        return False
 
 
 def _last_value(answer: str) -> str | None:
-    r"""What an answer like `x = 2+3 = 5` or `x \approx 5` says in the end: `5`.
+    r"""What an answer like `x = 2+3 = 5` says in the end: `5`.
 
     None where it says nothing, or contradicts itself: `5 = 4`.
     """
-    answer = re.sub(r"\\approx", "=", answer) if answer.count("=") == 0 else answer
     if "=" not in answer:
         return answer
     parts = [part.strip() for part in answer.split("=")]
@@ -627,9 +1173,23 @@ def _last_value(answer: str) -> str | None:
 
 def _is_name(text: str) -> bool:
     r"""A variable, perhaps with index or argument: `x`, `a_n`, `f(x)`, `\angle ABC`."""
-    text = re.sub(r"\\(?:angle|text|triangle)\s?", "", text).replace(" ", "")
-    name = r"\{?[A-Za-z]{1,12}'?\}?(?:_\{?\w{1,6}\}?)?(?:\([a-z]\))?"
+    text = re.sub(
+        r"\\(?:angle|text|triangle|overline|mathbb|theta|alpha|beta|lambda|vec|hat)\s?", "a", text
+    )
+    text = text.replace(" ", "")
+    name = r"\{?[A-Za-z]{1,12}'?\}?(?:_\{?\w{1,6}\}?)?(?:\{[A-Za-z]{1,12}\})?(?:\([a-z]\))?"
     return bool(re.fullmatch(rf"{name}|\({name}(?:,{name}){{1,9}}\)", text))
+
+
+def _match_choices(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
+    choice = _CHOICE.fullmatch(gold)
+    if choice is None:
+        return None
+    match = _CHOSEN.fullmatch(answer)
+    if match is None or _OTHER_CHOICE.search(match["rest"]):
+        return False
+    letter: str = match["bracketed"] or match["square"] or match["bare"]
+    return letter.upper() == (choice[1] or choice[2])
 
 
 def _is_words(text: str) -> bool:
@@ -639,9 +1199,100 @@ def _is_words(text: str) -> bool:
     )
 
 
+def _match_words(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
+    if not _is_words(gold):
+        return None
+    gold, answer = _plain_words(gold), _plain_words(answer)
+    if gold == answer:
+        return True
+    if gold in _YES_NO:
+        said = re.match(r"(\w+),\s(.*)", answer)
+        return bool(
+            said and said[1] == gold and not _YES_NO & set(re.findall(r"\w+", said[2])) - {gold}
+        ) and not re.search(r"\b(?:not|or|maybe|but)\b", answer)
+    items = [sorted(re.split(r",\s?(?:and\s)?|\sand\s", text)) for text in (gold, answer)]
+    return len(items[0]) > 1 and items[0] == items[1]
+
+
 def _plain_words(text: str) -> str:
     text = text.replace("\\text{", "").replace("}", "").casefold()
-    return " ".join(re.sub(r"[\"'`.]", "", text).split())
+    text = " ".join(re.sub(r"[\"'`.]", "", text).split())
+    return re.sub(r"^(?:(?:on|in|at) )?(?:an? |the )?(?=\w)", "", text)
+
+
+# Dates and times ----------------------------------------------------------------------------------
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = re.compile(
+    r"\b(jan|feb|mar|apr|may|jun|jul|aug|sept?|oct|nov|dec)"
+    r"(?:uary|ruary|ch|il|e|y|ust|tember|ober|ember)?\b",
+    re.IGNORECASE,
+)
+_TIME = re.compile(
+    r"(?:at )?(\d{1,2})(?::(\d\d))?(?::(\d\d))?\s?(?:(a|p)\.?\s?m\b\.?|(noon|midnight))?",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=_CACHED)
+def _moment(text: str) -> tuple[Any, ...] | None:
+    """A date as ("date", year, month, day), a time of day as ("time", seconds, whether am or pm
+    is said); a date in numbers that may be read both ways as ("numbers", ...). None for others."""
+    if len(text) > 60 or not re.search(r"\d", text):
+        return None
+    text = _PLAIN_TEXT.sub(" ", text)
+    numbers = re.fullmatch(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})", text)
+    if numbers:
+        return ("date", *map(int, numbers.groups()))
+    numbers = re.fullmatch(r"(\d{1,2})[/](\d{1,2})[/](\d{4}|\d\d)", text)
+    if numbers:
+        a, b, year = map(int, numbers.groups())
+        if a == b or a > 12 >= b:
+            return ("date", year, b, a)
+        return ("date", year, a, b) if b > 12 >= a else ("numbers", a, b, year)
+    month = _MONTH.search(text)
+    if month:
+        rest = re.sub(r"[,.]|\b(?:of|the|st|nd|rd|th)\b", " ", _MONTH.sub(" ", text, count=1))
+        parts = rest.split()
+        days = [int(part) for part in parts if re.fullmatch(r"\d{1,2}", part)]
+        years = [int(part) for part in parts if re.fullmatch(r"\d{4}", part)]
+        if len(days) == 1 and len(years) <= 1 and len(parts) == len(days) + len(years):
+            index = _MONTHS.index(month[1][:3].casefold()) + 1
+            return ("date", years[0] if years else None, index, days[0])
+        return None
+    return _time_of_day(" ".join(text.split()))
+
+
+def _time_of_day(text: str) -> tuple[Any, ...] | None:
+    """`3:30 pm`, `15:30`, `3 p.m.`; `3:04` only with its zero, since `3:4` is a ratio, and `3:45`,
+    which as a ratio would be written `1:15`."""
+    match = _TIME.fullmatch(text)
+    if match is None or not (match[2] or match[4]):
+        return None
+    hour, minute, second = int(match[1]), int(match[2] or 0), int(match[3] or 0)
+    if hour > 24 or minute > 59 or second > 59 or (match[4] and not 1 <= hour <= 12):
+        return None
+    if match[4]:
+        hour = hour % 12 + (12 if match[4].casefold() == "p" else 0)
+    elif not match[3] and math.gcd(hour, minute) == 1 and not (match[2] or "").startswith("0"):
+        return None
+    return ("time", hour * 3600 + minute * 60 + second, bool(match[4]) or hour > 12)
+
+
+def _same_moment(gold: tuple[Any, ...], answer: tuple[Any, ...] | None) -> bool:
+    if answer is None or gold[0] != answer[0]:
+        return False
+    if gold[0] == "time" and gold[2] != answer[2]:
+        # The one without am or pm may mean either, noon aside.
+        bare, full = (gold, answer) if answer[2] else (answer, gold)
+        is_noon = bare[1] >= 12 * 3600
+        return bool(full[1] == bare[1] or (not is_noon and full[1] == bare[1] + 12 * 3600))
+    if gold[0] == "date" and gold[1] is None:
+        return gold[2:] == answer[2:]
+    return gold[: 2 if gold[0] == "time" else 4] == answer[: 2 if gold[0] == "time" else 4]
+
+
+# Brackets, matrices, vectors, ratios --------------------------------------------------------------
 
 
 def _split(text: str, separators: str) -> list[str]:
@@ -671,30 +1322,92 @@ def _brackets(text: str) -> tuple[str, str, str] | None:
 
 
 def _match_matrices(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
-    gold_rows, answer_rows = _matrix(gold), _matrix(answer)
-    if gold_rows is None or answer_rows is None:
-        return False if gold_rows is not None else None
-    if [len(row) for row in gold_rows] != [len(row) for row in answer_rows]:
+    gold_rows = _matrix(gold)
+    if gold_rows is None or (gold.startswith("\\binom") and "\\begin" not in answer):
+        return None
+    name, sign, rest = answer.partition("=")
+    answer_rows = _matrix(rest.strip() if sign and _is_name(name.strip()) else answer)
+    if answer_rows is None and len(gold_rows[1]) > 1 and len(gold_rows[1][0]) == 1:
+        components = _components(answer)
+        if components:
+            answer_rows = (gold_rows[0], [[c] for c in components[: len(gold_rows[1])]])
+    if answer_rows is None or gold_rows[0] != answer_rows[0]:
         return False
-    pairs = zip(chain(*gold_rows), chain(*answer_rows), strict=True)
+    if [len(row) for row in gold_rows[1]] != [len(row) for row in answer_rows[1]]:
+        return False
+    pairs = zip(chain(*gold_rows[1]), chain(*answer_rows[1]), strict=True)
     return all(_match(g, a, accept, depth + 1) for g, a in pairs)
 
 
-def _matrix(text: str) -> list[list[str]] | None:
+def _matrix(text: str) -> tuple[bool, list[list[str]]] | None:
+    r"""Whether it is a determinant, and its rows; of `[[1,2],[3,4]]` and `\binom{2}{1}` too."""
     inside = _brackets(text)
-    if inside and inside[0] == "(" and inside[1].startswith("\\begin"):
+    if inside and inside[0] in "([" and inside[1].startswith("\\begin"):
         text = inside[1]
     match = re.fullmatch(r"\\begin \{([a-zA-Z]?matrix|array)\}(.*)\\end \{\1\}", text, re.DOTALL)
-    if match is None or len(text) > MAX_ANSWER_CHARS:
+    if len(text) > MAX_ANSWER_CHARS:
         return None
+    if match is None:
+        rows = [_brackets(row) for row in _split(inside[1], ",;")] if inside else []
+        if inside and inside[0] == "[" and len(rows) > 1 and all(r and r[0] == "[" for r in rows):
+            return False, [_split(row[1], ",;") for row in rows if row]
+        column = re.fullmatch(r"\\binom\s?\{([^{}]*)\}\s?\{([^{}]*)\}", text)
+        return (False, [[column[1].strip()], [column[2].strip()]]) if column else None
     body = re.sub(r"^\{[lcr| ]+\}", "", match.group(2).strip())
-    rows = [row for row in body.split("\\\\") if row.strip()]
-    return [[cell.strip() for cell in row.split("&")] for row in rows]
+    lines = [row for row in body.split("\\\\") if row.strip()]
+    return match[1] in ("vmatrix", "Vmatrix"), [
+        [c.strip() for c in row.split("&")] for row in lines
+    ]
+
+
+_UNIT_VECTOR = re.compile(
+    r"\\(?:text|hat|vec|overline|overrightarrow)\s?(?:\{\s?\\(?:text|hat|vec)\s?)?\{\s?\\?(i|j|k|imath|jmath)\s?\}\s?\}?"
+)
+
+
+def _components(text: str) -> list[str] | None:
+    r"""Components of `3\mathbf{i} + 4\hat{j}` as formulas, always three of them."""
+    if len(text) > _MAX_FORMULA_CHARS or not _UNIT_VECTOR.search(text):
+        return None
+    parts = []
+    for name in ("i", "j", "k"):
+        # Without the other two, and with and without this one: the difference is its component.
+        with_it, without = (_with_vector(text, name, length) for length in (1, 0))
+        if _evaluate(without, 1) != 0 or _evaluate(with_it, 1) is None:
+            return None
+        values = [_evaluate(with_it, point) for point in _POINTS[:2]]
+        is_number = isinstance(values[0], Fraction) and values[0] == values[1]
+        parts.append(str(values[0]) if is_number else with_it)
+    return parts
+
+
+def _with_vector(text: str, name: str, length: int) -> str:
+    """A vector with the unit vector of this name replaced by a number, and the others by 0."""
+    return _UNIT_VECTOR.sub(lambda m: f"({length if m[1][0] == name else 0})", text)
+
+
+def _match_vectors(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
+    gold_parts, answer_parts = _components(gold), _components(answer)
+    if gold_parts is None and answer_parts is None:
+        return None
+    sides = []
+    for parts, text in ((gold_parts, gold), (answer_parts, answer)):
+        group = _brackets(text)
+        parts = parts or (_split(group[1], ",;") if group and group[0] in "([" else None)
+        if parts is None or not 2 <= len(parts) <= 3:
+            return False
+        sides.append([*parts, "0"][:3])
+    return all(_match_formulas(g, a) or _is_zero(g, a) for g, a in zip(*sides, strict=True))
+
+
+def _is_zero(*texts: str) -> bool:
+    return all(_evaluate(text, 1) == 0 for text in texts)
 
 
 def _match_ratios(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
     if ":" not in gold:
         return None
+    answer = re.sub(r"\s?\\text\{\s?to\s?\}\s?|\sto\s", ":", answer)
     sides = [side.split("=")[-1].split(":") for side in (gold, answer)]
     values = [[v for part in side if (v := _evaluate(part, 1))] for side in sides]
     gold_values, answer_values = values
@@ -709,50 +1422,120 @@ def _match_ratios(gold: str, answer: str, accept: bool, depth: int) -> bool | No
     )
 
 
-def _match_relations(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
-    """Inequalities, intervals written as inequalities, equations."""
-    gold_parts, answer_parts = _relation(gold), _relation(answer)
-    if gold_parts is None and answer_parts is None:
+# Inequalities, intervals, equations ---------------------------------------------------------------
+
+
+def _match_regions(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
+    """Sets of real numbers: intervals, unions, inequalities in one variable, set builders."""
+    gold_set, answer_set = _region(gold), _region(answer)
+    if gold_set is None and answer_set is None:
         return None
-    gold_set = _as_set(gold_parts) if gold_parts else ("", gold)
-    answer_set = _as_set(answer_parts) if answer_parts else ("", answer)
-    if gold_set and answer_set and (gold_parts is None or "=" not in gold_parts):
-        names = {name for name in (gold_set[0], answer_set[0]) if name}
-        if len(names) > 1 or (answer_parts is not None and "=" in answer_parts):
-            return None if gold_parts is None else False
-        if gold_parts is None and not _brackets(gold) and "\\cup" not in gold:
+    if gold_set is None or answer_set is None:
+        other = gold if gold_set is None else answer
+        is_set = _brackets(other) is not None or "\\cup" in other
+        if answer_set is not None and gold_set is None and answer_set[2]:
+            is_set = True  # `x \in ...` says the same as what it is in
+        if not is_set or other.startswith("{"):
             return None
-        return _match(gold_set[1], answer_set[1], accept, depth + 1)
-    if gold_parts is None:
-        return None
-    if len(gold_parts) != 3:
+    names = {side[0] for side in (gold_set, answer_set) if side and side[0]}
+    if len(names) > 1:
         return False
-    left, sign, right = gold_parts
-    if answer_parts is None:
-        return sign == "=" and _is_name(left) and _match(right, answer, accept, depth + 1)
-    if len(answer_parts) != 3:
-        value = _last_value(answer)
-        return bool(_is_name(left) and answer_parts[0] == left and value) and _match(
-            right, value or "", False, depth + 1
+    gold_text = gold_set[1] if gold_set else gold
+    return _match(gold_text, answer_set[1] if answer_set else answer, accept, depth + 1)
+
+
+def _region(text: str) -> tuple[str, str, bool] | None:
+    r"""`-2 \le x < 7` as (`x`, `[-2,7)`, False): name, intervals, and whether it says `\in`."""
+    if len(text) > _MAX_FORMULA_CHARS:
+        return None
+    built = re.fullmatch(
+        rf"{_SET_OPEN}\s?([A-Za-z])(?:\s?\\in .{{1,20}}?)?\s?[|:](.*){_SET_CLOSE}", text
+    )
+    text = built[2].strip() if built else text
+    real = re.fullmatch(r"\\mathbb\s?\{?R\}?(.*)", text, re.DOTALL)
+    if real:
+        return _real_line(real[1].strip())
+    if not _RELATION.search(text):
+        return None
+    parts = re.split(r"\s?\\text\{\s?or\s?\}\s?|\sor\s", text)
+    if len(parts) > 1:
+        regions = [_region(part.strip()) for part in parts[:10]]
+        names = {region[0] for region in regions if region}
+        if None in regions or len(names) != 1:
+            return None
+        return names.pop(), "\\cup ".join(region[1] for region in regions if region), False
+    parts = re.split(r"\s?\\text\{\s?and\s?\}\s?|\sand\s|,(?=[^,]*(?:[<>]|\\[lgn]e ))", text)
+    if len(parts) > 1:
+        return _intersection([part.strip() for part in parts[:10]])
+    relation = _relation(text)
+    return _as_set(relation) if relation else None
+
+
+def _real_line(rest: str) -> tuple[str, str, bool] | None:
+    if not rest:
+        return "", "(-\\infty,\\infty)", False
+    signed = re.fullmatch(r"(?:\^|_)\s?\{?([+-]|>\s?0)\}?", rest)
+    if signed:
+        return "", "(-\\infty,0)" if signed[1] == "-" else "(0,\\infty)", False
+    without = re.fullmatch(rf"(?:\\setminus|-)\s?{_SET_OPEN}(.*){_SET_CLOSE}", rest)
+    return ("", _without_points(_items(without[1])), False) if without else None
+
+
+def _without_points(points: list[str]) -> str:
+    ordered = sorted(points, key=lambda p: _real_value(p))
+    ends = ["-\\infty", *ordered, "\\infty"]
+    return "\\cup ".join(f"({a},{b})" for a, b in pairwise(ends))
+
+
+def _real_value(text: str) -> float:
+    value = _evaluate(text, 1)
+    try:
+        return complex(value).real if value is not None else math.inf
+    except OverflowError:
+        return math.inf
+
+
+def _intersection(parts: list[str]) -> tuple[str, str, bool] | None:
+    r"""Of two half-lines, or of any number of `x \ne a`."""
+    relations = [_relation(part) for part in parts]
+    if all(r and len(r) == 3 and r[1] == "\\ne " for r in relations):
+        names = {r[0] for r in relations if r}
+        return (
+            (names.pop(), _without_points([r[2] for r in relations if r]), False)
+            if len(names) == 1
+            else None
         )
-    if sign == "=" and _is_name(left) and answer_parts[0].replace(" ", "") == left.replace(" ", ""):
-        return answer_parts[1] == "=" and _match(right, answer_parts[2], accept, depth + 1)
-    return _match_sides(gold_parts, answer_parts)
+    sets = [_as_set(r) if r else None for r in relations]
+    if len(sets) != 2 or sets[0] is None or sets[1] is None or sets[0][0] != sets[1][0]:
+        return None
+    for low, high in ((sets[0][1], sets[1][1]), (sets[1][1], sets[0][1])):
+        if low.endswith(",\\infty)") and high.startswith("(-\\infty,"):
+            return sets[0][0], low[: -len("\\infty)")] + high[len("(-\\infty,") :], False
+    return None
 
 
 def _relation(text: str) -> list[str] | None:
-    if len(_split(text, ",;")) > 1:
+    if len(_split(text, ",;")) > 1 or re.search(r"\b(?:and|or)\b", text):
         return None
     parts = [part.strip() if i % 2 == 0 else part for i, part in enumerate(_RELATION.split(text))]
     return parts if 3 <= len(parts) <= 5 else None
 
 
-def _as_set(parts: list[str]) -> tuple[str, str] | None:
-    r"""`-2 \le x < 7` as (`x`, `[-2,7)`), None where it is no statement about one variable."""
+def _as_set(parts: list[str]) -> tuple[str, str, bool] | None:
+    """A relation as a region, None where it is no statement about one variable."""
     if len(parts) == 3:
         left, sign, right = parts
         if sign != "\\in " and _is_name(right) and not _is_name(left):
             left, sign, right = right, _FLIPPED[sign], left
+        size = re.fullmatch(r"\|([A-Za-z])\|", left)
+        if size and sign in ("<", "\\le "):
+            return _as_set([f"-({right})", sign, size[1], sign, right])
+        if size and sign in (">", "\\ge "):
+            low, high = (
+                _as_set([size[1], _FLIPPED[sign], f"-({right})"]),
+                _as_set([size[1], sign, right]),
+            )
+            return (size[1], f"{low[1]}\\cup {high[1]}", False) if low and high else None
         if not _is_name(left):
             return None
         forms = {
@@ -763,15 +1546,58 @@ def _as_set(parts: list[str]) -> tuple[str, str] | None:
             "\\ge ": f"[{right},\\infty)",
             "\\ne ": f"(-\\infty,{right})\\cup({right},\\infty)",
         }
-        return (left, forms[sign]) if sign in forms else None
-    low, sign, name, sign2, high = parts
+        inner = _region(right) if sign == "\\in " else None
+        text = inner[1] if inner else forms.get(sign, "")
+        return (left, text, sign == "\\in ") if text else None
+    low_end, sign, name, sign2, high_end = parts
     if sign[0] == ">" or sign == "\\ge ":
         if sign2 not in (">", "\\ge "):
             return None
-        low, sign, sign2, high = high, _FLIPPED[sign2], _FLIPPED[sign], low
-    if not _is_name(name) or sign not in ("<", "\\le ") or sign2 not in ("<", "\\le "):
+        low_end, sign, sign2, high_end = high_end, _FLIPPED[sign2], _FLIPPED[sign], low_end
+    if sign not in ("<", "\\le ") or sign2 not in ("<", "\\le "):
         return None
-    return name, ("(" if sign == "<" else "[") + f"{low},{high}" + (")" if sign2 == "<" else "]")
+    opening, closing = "(" if sign == "<" else "[", ")" if sign2 == "<" else "]"
+    size = re.fullmatch(r"\|([A-Za-z])\|", name)
+    if size:
+        left = "(" if closing == ")" else "["
+        right = ")" if opening == "(" else "]"
+        below = f"{left}-({high_end}),-({low_end}){right}"
+        return size[1], f"{below}\\cup {opening}{low_end},{high_end}{closing}", False
+    return (name, f"{opening}{low_end},{high_end}{closing}", False) if _is_name(name) else None
+
+
+def _match_relations(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
+    """Equations, and inequalities that are no statement about one variable."""
+    gold_parts, answer_parts = _relation(gold), _relation(answer)
+    if gold_parts is None:
+        return _match_stated(gold, answer_parts, accept, depth)
+    if len(gold_parts) != 3:
+        return False
+    left, sign, right = gold_parts
+    if answer_parts is None:
+        return sign == "=" and _is_name(left) and _match(right, answer, accept, depth + 1)
+    if len(answer_parts) != 3:
+        value = _last_value(answer)
+        return bool(_is_name(left) and answer_parts[0] == left and value) and _match(
+            right, value or "", False, depth + 1
+        )
+    other, other_sign, other_right = answer_parts
+    if sign == other_sign == "=" and _is_name(left) and _is_name(other):
+        if _same_text(left, other):
+            return _match(right, other_right, accept, depth + 1)
+        if {left, re.sub(r"\s?\(\s?[a-z]\s?\)$", "", other)} == {"y", "f"}:
+            return _match(right, other_right, accept, depth + 1)  # `y = ...`, `f(x) = ...`
+    return _match_sides(gold_parts, answer_parts)
+
+
+def _match_stated(
+    gold: str, answer_parts: list[str] | None, accept: bool, depth: int
+) -> bool | None:
+    """`(x,y) = (3,-4)` for a gold answer that has no `=`."""
+    if answer_parts is None or len(answer_parts) != 3 or answer_parts[1] not in ("=", "\\in "):
+        return None
+    left, _, right = answer_parts
+    return _match(gold, right, accept, depth + 1) if _is_name(left) else None
 
 
 def _match_sides(gold: list[str], answer: list[str]) -> bool:
@@ -793,33 +1619,77 @@ def _match_sides(gold: list[str], answer: list[str]) -> bool:
     return gold[1] in ("=", "\\ne ") or (is_positive if same else not is_positive)
 
 
+# Unions, lists, tuples, sets ----------------------------------------------------------------------
+
+
 def _match_collections(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
-    """Unions, lists, tuples, sets, intervals."""
     if "\\cup" in gold or "\\cup" in answer:
-        parts = [[p.strip() for p in side.split("\\cup")] for side in (gold, answer)]
-        return _match_unordered(parts[0], parts[1], accept, depth)
+        sides = [[p.strip() for p in side.split("\\cup")] for side in (gold, answer)]
+        if len(sides[1]) == 1 and len(items := _items(answer)) > 1:
+            sides[1] = items if all(_brackets(item) for item in items) else sides[1]
+        return _match_unordered(sides[0], sides[1], accept, depth)
     gold_group, answer_group = _brackets(gold), _brackets(answer)
-    if gold_group and (gold_group[0] == _SET_OPEN or len(_split(gold_group[1], ",;")) > 1):
-        if not answer_group or (gold_group[0], gold_group[2]) != (answer_group[0], answer_group[2]):
+    if gold_group and gold_group[0] == _SET_OPEN:
+        if answer_group and answer_group[0] in "([":
             return False
-        gold_items, answer_items = _items(gold_group[1]), _items(answer_group[1])
-        if gold[0] == _SET_OPEN:
-            return _match_unordered(gold_items, answer_items, accept, depth, is_set=True)
-        if len(gold_items) != len(answer_items):
-            return False
-        pairs = zip(gold_items, answer_items, strict=True)
-        return all(_match(g, a, accept, depth + 1) for g, a in pairs)
+        inside = answer_group[1] if answer_group and answer_group[0] == _SET_OPEN else answer
+        return _match_unordered(_items(gold_group[1]), _items(inside), accept, depth, is_set=True)
+    if gold_group and gold_group[0] in "([" and len(_split(gold_group[1], ",;")) > 1:
+        return _match_tuples(gold_group, answer_group, answer, accept, depth)
     gold_items, answer_items = _items(gold), _items(answer)
-    if len(gold_items) > 1 or len(answer_items) > 1:
-        if answer_group and answer_group[0] == _SET_OPEN:
-            answer_items = _items(answer_group[1])
-        return _match_unordered(gold_items, answer_items, accept, depth)
-    return None
+    if len(gold_items) == 1 and len(answer_items) == 1:
+        return None
+    if answer_group and answer_group[0] == _SET_OPEN:
+        answer_items = _items(answer_group[1])
+    named = _named_values(gold_items)
+    if named and answer_group and answer_group[0] == "(":
+        answer_items = _items(answer_group[1])
+    if named and len(answer_items) == len(gold_items) and not _named_values(answer_items):
+        pairs = zip(named.values(), answer_items, strict=True)
+        return all(_match(g, a, accept, depth + 1) for g, a in pairs)
+    return _match_unordered(gold_items, answer_items, accept, depth)
+
+
+def _match_tuples(
+    gold: tuple[str, str, str],
+    answer: tuple[str, str, str] | None,
+    text: str,
+    accept: bool,
+    depth: int,
+) -> bool:
+    gold_items = _items(gold[1])
+    if answer is None:
+        named = _named_values(_items(text))
+        orders = [list(named.values()), [named[name] for name in sorted(named)]] if named else []
+    else:
+        # With two items, `[` and `(` are different intervals; with more both are only brackets.
+        same = (gold[0], gold[2]) == (answer[0], answer[2])
+        both = {gold[0], answer[0]} <= {"(", "["} and len(gold_items) > 2
+        orders = [_items(answer[1])] if same or both else []
+    return any(
+        len(gold_items) == len(items)
+        and all(_match(g, a, accept, depth + 1) for g, a in zip(gold_items, items, strict=True))
+        for items in orders
+    )
+
+
+def _named_values(items: list[str]) -> dict[str, str]:
+    """`x=3` and `y=-4` as name -> value; empty where not every item has a name of its own."""
+    named: dict[str, str] = {}
+    for item in items[:20]:
+        name, sign, value = item.partition("=")
+        name = name.replace(" ", "")
+        if not sign or not value.strip() or "=" in value or not _is_name(name) or name in named:
+            return {}
+        named[name] = value.strip()
+    return named if len(named) == len(items) > 1 else {}
 
 
 def _items(text: str) -> list[str]:
     r"""Items of a list; `\pm` is two of them, `or` and `and` are commas."""
-    text = re.sub(r"\\text\{\s?(?:or|and)\s?\}|\b(?:or|and)\b", ",", text)
+    text = re.sub(r"\\text\{\s?,?\s?(?:or|and)\s?\}|\b(?:or|and)\b", ",", text)
+    if re.fullmatch(r"[A-Z]{2,6}", text) and len(set(text)) == len(text):
+        return [text]
     items = []
     for item in _split(text, ",;"):
         if item.count("\\pm") == 1:
@@ -832,15 +1702,25 @@ def _items(text: str) -> list[str]:
 def _match_unordered(
     gold: list[str], answer: list[str], accept: bool, depth: int, is_set: bool = False
 ) -> bool:
-    if len(gold) > 50 or len(answer) > 50 or (len(gold) != len(answer) and not is_set):
+    """Whether two lists have the same items in any order.
+
+    Naming an item again adds nothing, unless the gold answer itself does so in a list.
+    """
+    if len(gold) > 1 and len(answer) == 1 and all(re.fullmatch(r"\(?[A-Z]\)?", g) for g in gold):
+        answer = list(answer[0]) if re.fullmatch(r"[A-Z]{2,6}", answer[0]) else answer
+    if max(len(gold), len(answer)) > 50:
         return False
+    if not is_set and len(gold) < len(answer):
+        is_set = not any(_match(g, h, accept, depth + 1) for g, h in combinations(gold, 2))
+    if is_set:
+        pairs = [[_match(g, a, accept, depth + 1) for a in answer] for g in gold]
+        return all(map(any, pairs)) and all(map(any, zip(*pairs, strict=True))) and bool(answer)
     left = list(answer)
     for item in gold:
-        found = [i for i, other in enumerate(left) if _match(item, other, accept, depth + 1)]
-        if not found:
+        found = next((i for i, a in enumerate(left) if _match(item, a, accept, depth + 1)), None)
+        if found is None:
             return False
-        for i in reversed(found if is_set else found[:1]):
-            del left[i]
+        del left[found]
     return not left
 
 
@@ -849,6 +1729,9 @@ def _match_unordered(
 
 def _match_formulas(gold: str, answer: str) -> bool:
     """Whether two formulas have the same value, at a few points where they have variables."""
+    gold, answer = _bare(gold), _bare(answer)
+    if gold == answer or (len(gold) < 200 and _squeezed(gold) == _squeezed(answer)):
+        return True
     gold, gold_unit = _without_unit(gold)
     answer, answer_unit = _without_unit(answer)
     if gold_unit and answer_unit and not _same_words(gold_unit, answer_unit):
@@ -864,16 +1747,40 @@ def _match_formulas(gold: str, answer: str) -> bool:
     return num_compared > 0
 
 
-def _without_unit(text: str) -> tuple[str, str]:
+def _bare(text: str) -> str:
+    r"""With `\\text{i}` as the letter it is, and one spelling of the constant of integration."""
+    text = re.sub(r"\\text\{\s?([eijxyzn])\s?\}", r"{\1}", text)
+    return re.sub(r"\+\s?c$", "+ C", text)
+
+
+def _squeezed(text: str) -> str:
+    """For what has no value here (integrals, sums, primes): without spaces and braces that group
+    a single letter."""
+    text = re.sub(r"(?<=[\^_(\s])\{([A-Za-z0-9])\}", r"\1", text)
+    return re.sub(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])", "", text)
+
+
+def _without_unit(text: str) -> tuple[str, frozenset[str]]:
     match = re.fullmatch(r"(.*\S)\s?\\text\{([^{}]*)\}\s?(\^\s?\{?[23]\}?)?", text, re.DOTALL)
     if match is None or re.search(r"[_^=]\s?\{?$", match[1]):
-        return text, ""
-    return match[1], _unit(f"\\text{{{match[2]}}}{match[3] or ''}", True) or ""
+        return text, frozenset()
+    unit = _unit(f"\\text{{{match[2]}}}{match[3] or ''}", True)
+    return match[1], unit.words if unit else frozenset()
 
 
 # Two positive points and a negative one for the variables of a formula.
 _POINTS = (1, 2, -3)
 _TOKEN = re.compile(r"(\d+\.?\d*|\.\d+)|\\([a-zA-Z]+)|([a-zA-Z]+)|(\S)")
+_CLOSES = {"(": ")", "{": "}", "[": "]", "|": "|"}
+_CLOSING = ("\\rfloor", "\\rceil")
+_TIMES = ("*", "\\cdot", "\\times")
+_ROUNDING: dict[str, tuple[str, Callable[[Fraction], int]]] = {
+    "lfloor": ("\\rfloor", math.floor),
+    "lceil": ("\\rceil", math.ceil),
+}
+_WHOLE: dict[str, Callable[..., int]] = {
+    **{"gcd": math.gcd, "lcm": math.lcm, "min": min, "max": max},
+}
 _CONSTANTS: dict[str, complex] = {"pi": math.pi, "e": math.e, "i": 1j}
 _FUNCTIONS: dict[str, Any] = {
     **{name: getattr(cmath, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
@@ -892,6 +1799,7 @@ class _CannotEvaluateError(ValueError):
     """The text is not a formula this file understands, or too large a one."""
 
 
+@lru_cache(maxsize=2000)
 def _evaluate(text: str, point: int) -> Fraction | complex | None:
     """Value of a formula with its variables set to values that depend on their names and `point`;
     None where it has none or is too much."""
@@ -951,11 +1859,14 @@ class _Evaluator:
         value = self._signed()
         while True:
             token = self._peek()
-            if self._take("*", "\\cdot", "\\times"):
+            following = self._tokens[self._at + 1] if self._at + 1 < len(self._tokens) else ""
+            if token in _TIMES and following in stops:
+                return value  # `\sin x \cdot \sin y` is not the sine of a product
+            if self._take(*_TIMES):
                 value = _bounded(value * self._signed())
             elif self._take("/", "\\div"):
                 value = _bounded(value / self._signed())
-            elif token and token not in "+-)]}|,=<>:;!" and token not in stops:
+            elif token and token not in "+-)]}|,=<>:;!" and token not in (*stops, *_CLOSING):
                 if token[0] == "\\" and not self._starts_factor(token):
                     raise _CannotEvaluateError(token)
                 value = _bounded(value * self._power())
@@ -965,7 +1876,11 @@ class _Evaluator:
     @staticmethod
     def _starts_factor(token: str) -> bool:
         name = token[1:]
-        is_known = name in ("frac", "sqrt", "binom") or name in _CONSTANTS or name in _FUNCTIONS
+        is_known = (
+            name in ("frac", "sqrt", "binom", *_ROUNDING, *_WHOLE)
+            or name in _CONSTANTS
+            or name in _FUNCTIONS
+        )
         return is_known or _SYMBOLS.fullmatch(name) is not None
 
     def _signed(self) -> Fraction | complex:
@@ -1006,14 +1921,13 @@ class _Evaluator:
 
     def _atom(self) -> Fraction | complex:
         token = self._peek()
-        for opening, closing in (("(", ")"), ("{", "}"), ("[", "]"), ("|", "|")):
-            if self._take(opening):
-                value = self._sum()
-                self._need(closing)
-                if opening != "|":
-                    return value
-                return abs(value) if isinstance(value, Fraction) else complex(abs(value))
         self._at += 1
+        if token in _CLOSES:
+            value = self._sum()
+            self._need(_CLOSES[token])
+            if token != "|":
+                return value
+            return abs(value) if isinstance(value, Fraction) else complex(abs(value))
         if token[:1].isdigit() or token[:1] == ".":
             return self._number_or_mixed(token)
         name = token.lstrip("\\")
@@ -1024,11 +1938,32 @@ class _Evaluator:
             return _binomial(self._argument(), self._argument())
         if name == "sqrt":
             return self._root()
-        if name in _FUNCTIONS and len(name) > 1:
+        if len(name) > 1 and name in _FUNCTIONS | _ROUNDING | _WHOLE:
             return self._function(name)
         if not name.isalpha() or (token[0] == "\\" and not self._starts_factor(token)):
             raise _CannotEvaluateError(token)
         return self._variable(name)
+
+    def _rounded(self, closing: str, function: Callable[[Fraction], int]) -> Fraction:
+        value = self._sum()
+        self._need(closing)
+        if isinstance(value, complex) and abs(value.imag) < 1e-12 and abs(value) < 1e12:
+            value = Fraction(value.real)
+        if not isinstance(value, Fraction):
+            raise _CannotEvaluateError("a part of that")
+        return Fraction(function(value))
+
+    def _whole(self, function: Callable[..., int]) -> Fraction:
+        """`\\gcd(14,21)`: a function of whole numbers."""
+        self._need("(")
+        arguments = [self._sum()]
+        while self._take(",") and len(arguments) < 20:
+            arguments.append(self._sum())
+        self._need(")")
+        wholes = [a.numerator for a in arguments if isinstance(a, Fraction) and a.denominator == 1]
+        if len(wholes) < len(arguments) or any(abs(whole) > 10**40 for whole in wholes):
+            raise _CannotEvaluateError("whole numbers are missing")
+        return Fraction(function(*wholes))
 
     def _number_or_mixed(self, token: str) -> Fraction | complex:
         if len(token) > _MAX_DIGITS:
@@ -1058,9 +1993,15 @@ class _Evaluator:
         return _raise(value, 1 / degree)
 
     def _function(self, name: str) -> Fraction | complex:
+        if name in _ROUNDING:
+            return self._rounded(*_ROUNDING[name])
+        if name in _WHOLE:
+            return self._whole(_WHOLE[name])
         function = _FUNCTIONS[name]
         if name == "log" and self._take("_"):
             base = self._argument()
+            if base == 1:
+                raise _CannotEvaluateError("a logarithm to base 1")
             function = lambda x: cmath.log(x) / cmath.log(complex(base))  # noqa: E731
         exponent = self._argument() if self._take("^") else None
         if self._peek() in ("(", "{", "["):
@@ -1123,7 +2064,17 @@ def _raise(base: Fraction | complex, exponent: Fraction | complex) -> Fraction |
         return base ** (exponent.numerator if abs(base) != 1 else exponent.numerator % 2)
     if base == 0:
         raise _CannotEvaluateError("a root or power of zero")
+    if isinstance(exponent, Fraction) and exponent.denominator % 2 and _is_negative(base):
+        # The real root, as school mathematics has it: the cube root of -8 is -2.
+        sign = -1 if exponent.numerator % 2 else 1
+        return sign * _raise(-base, exponent)
     return _bounded(complex(base) ** complex(exponent))
+
+
+def _is_negative(value: Fraction | complex) -> bool:
+    if isinstance(value, Fraction):
+        return value < 0
+    return value.real < 0 and abs(value.imag) <= 1e-12 * abs(value.real)
 
 
 def _factorial(value: Fraction | complex) -> Fraction:
