@@ -401,7 +401,14 @@ _SAME: dict[str, str] = {
     },
     **{"vee": "\\text{or}", "land": "\\text{and}", "wedge": "\\text{and}", "R": "\\mathbb{R}"},
     **{"dots": "...", "ldots": "...", "cdots": "...", "infin": "\\infty ", "mod": "\\bmod "},
-    **{"euro": "\u20ac", "pounds": "\u00a3", "setminus": "\\setminus ", "backslash": "\\setminus "},
+    **{
+        "bigcup": "\\cup ",
+        "bigcap": "\\cap ",
+        "euro": "\u20ac",
+        "pounds": "\u00a3",
+        "setminus": "\\setminus ",
+        "backslash": "\\setminus ",
+    },
 }
 _TWICE_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)+[a-zA-Z({]")
 _ESCAPED_ONCE = re.compile(r"(?<!\\)(?:\\\\)*\\[a-zA-Z]")
@@ -429,7 +436,7 @@ def _canonical(text: str) -> str:
     if text.isdigit() or text.isalpha():
         return text
     text = re.sub(r"[\t\r\n~]", " ", text).strip()
-    text = re.sub(r"\s?\{,\s?\}\s?", "", text)
+    text = re.sub(r"(?<=\d)\s?\{,\s?\}\s?(?=\d)", "", text)
     if "\\\\" in text and _TWICE_ESCAPED.search(text) and not _ESCAPED_ONCE.search(text):
         text = text.replace("\\\\", "\\")
     wrapped = re.fullmatch(r"(\$\$?)((?:\\.|[^$\\])*)\1", text)
@@ -668,8 +675,7 @@ def _number(text: str) -> _Number | None:
     if len(text) > _MAX_DIGITS:
         return None
     if not re.search(r"\d", text):
-        spelled = _spelled_number(text)
-        return None if spelled is None else _Number(spelled)
+        return _number_of_words(text)
     based = _BASED.fullmatch(text) if "_" in text else None
     if based:
         return _in_base(based[1], based[2])
@@ -680,6 +686,7 @@ def _number(text: str) -> _Number | None:
     if inside and inside[0] in "({" and (not sign or re.fullmatch(r"[\d.,/ ]+", inside[1])):
         number = _number(inside[1])
         return replace(number, value=-number.value) if number and sign == "-" else number
+    text = re.sub(r"^\(([^()]{1,60})\)\s?(?=degrees|\\text)", r"\1 ", text)
     match = _NUMBER.fullmatch(_without_european(text))
     return _read_number(match) or _sum_of_units(text) if match else None
 
@@ -699,6 +706,9 @@ def _read_number(match: re.Match[str]) -> _Number | None:
     is_percent = bool(unit and unit.is_percent)
     if match["money"]:
         money = _unit(match["money"].strip().rstrip("."), False) or _unit("$", False)
+        is_rate = re.match(r"(?:\\text\s?\{)?\s?(?:per\b|/|a\b|each\b)", rest)
+        if is_rate:
+            unit = money
         if unit and unit.words and money and unit.dimension != money.dimension:
             return None
         unit = unit if unit and unit.words else money
@@ -751,6 +761,18 @@ def _without_european(text: str) -> str:
     return match[1] + re.sub(r"[. ]", "", match[2]) + decimals + match[4]
 
 
+def _number_of_words(text: str) -> _Number | None:
+    """`twelve`, `ten dollars`."""
+    words = re.sub(r"\\text\s?\{|\}", " ", text).split()
+    for end in range(min(len(words), 12), 0, -1):
+        value = _spelled_number(" ".join(words[:end]))
+        if value is not None:
+            unit = _unit(" ".join(words[end:]), True) if end < len(words) else None
+            is_number = end == len(words) or (unit is not None and unit.words)
+            return _Number(value, unit) if is_number and words[0].casefold() not in "an" else None
+    return None
+
+
 @lru_cache(maxsize=_CACHED)
 def _spelled_number(text: str) -> Fraction | None:
     """`one hundred and twenty-three`, `two thirds`, `minus five`; None where it is no number."""
@@ -762,11 +784,20 @@ def _spelled_number(text: str) -> Fraction | None:
         sign, words = -1, words[1:]
     if not words or (words[0] not in _WORDS and words[0] not in ("a", "an")):
         return None
+    if len(words) > 3 and words[-3:-1] == ["and", "a"] and words[-1] in _PARTS:
+        whole = _spelled_number(" ".join(words[:-3]))
+        return None if whole is None else sign * (whole + Fraction(1, _PARTS[words[-1]]))
     last = words[-1][:-1] if words[-1].endswith("s") else words[-1]
     if len(words) == 2 and last in _PARTS:
         return sign * Fraction(_WORDS.get(words[0], 1), _PARTS[last])
+    total = _added_up(words)
+    return None if total is None or words in (["a"], ["an"]) else Fraction(sign * total)
+
+
+def _added_up(words: list[str]) -> int | None:
+    """`one hundred and twenty three`: each word may only follow what it can add to or multiply."""
     total = group = 0
-    previous = 0
+    previous = 0  # -1 after a number below 20, the exponent after a scale
     for i, word in enumerate(words):
         value = 1 if i == 0 and word in ("a", "an") else _WORDS.get(word)
         if value is not None:
@@ -779,9 +810,7 @@ def _spelled_number(text: str) -> Fraction | None:
             previous = _SCALES[word]
         elif word != "and" or i in (0, len(words) - 1) or previous not in _SCALES.values():
             return None
-    return (
-        Fraction(sign * (total + group)) if words[0] not in ("a", "an") or len(words) > 1 else None
-    )
+    return total + group
 
 
 @lru_cache(maxsize=_CACHED)
@@ -990,12 +1019,14 @@ def _is_rounded_value(rounded: str, exact: str, num_digits: int = 9) -> bool:
 # Comparing by kind --------------------------------------------------------------------------------
 
 _RELATION = re.compile(r"(\\le |\\ge |\\ne |\\in |<|>|=)")
+_EQUALS = re.compile("=")
 _FLIPPED = {"<": ">", ">": "<", "\\le ": "\\ge ", "\\ge ": "\\le ", "=": "=", "\\ne ": "\\ne "}
 _CHOICE = re.compile(
     r"\(?(?:\\text\{)?\s?\(?([A-Z])\)?\s?\}?\)?|(?:\\text\{)?\(?([A-J])[.)]\}?\s[^,]*"
 )
 _CHOSEN = re.compile(
-    r"(?:(?:option|choice|answer)\s)?(?:\\text\{)?(?:(?:option|choice|answer)\s\}?)?"
+    r"(?:(?:option|choice|answer|graph|figure|statement|letter)\s)?(?:\\text\{)?"
+    r"(?:(?:option|choice|answer|graph|figure|statement|letter)\s\}?)?"
     r"(?:\((?P<bracketed>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|(?P<bare>[A-Za-z])(?=[.:)}]|$))"
     r"\)?[}.:]*(?P<rest>.*)",
     re.DOTALL | re.IGNORECASE,
@@ -1015,6 +1046,7 @@ _SENTENCE = re.compile(
     r"(?!.*(?:\bnot\b|n't|\bnever\b|\bor\b|\bif\b))"
     r"(?:A: |[A-Z][A-Za-z,' ()$]{3,150}\b(?:is|are|equals)(?: equal to)?:? (?=[-\d$\\(\[.]))"
 )
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 # Texts that mean the same, the first one as it is written here.
 _SYNONYMS: dict[str, str] = {
     **dict.fromkeys(
@@ -1026,6 +1058,7 @@ _SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("infinitely many", "infinitely many solutions", "\\inf"), "\\infty"),
     **dict.fromkeys(("-infinity", "-inf", "negative infinity", "-oo"), "-\\infty"),
     **dict.fromkeys(("dne", "undefined", "does not exist", "not defined"), "undefined"),
+    **{day[:3]: day for day in _DAYS},
     **dict.fromkeys(("all real numbers", "all reals", "all real", "real numbers"), "\\mathbb{R}"),
 }
 _YES_NO = {"yes", "no", "true", "false"}
@@ -1040,7 +1073,7 @@ def _match(gold: str, answer: str, accept: bool, depth: int) -> bool:
     gold, answer = _one_word(gold), _one_word(answer)
     moment = _moment(gold)
     if moment is not None:
-        return _same_moment(moment, _moment(answer))
+        return _same_moment(moment, _moment(answer, is_asked=True))
     if "\\approx" in gold:
         parts = [part.strip() for part in gold.split("\\approx") if part.strip()]
         return any(_match(part, answer, accept, depth + 1) for part in parts[:3])
@@ -1072,9 +1105,11 @@ _PLAIN_TEXT = re.compile(r"\\text\s?\{|\}")
 
 
 def _without_lead(answer: str) -> str:
-    """What a sentence says: `The answer is 5`, `A: 5`, `The number of apples is 5`."""
+    r"""What a sentence says: `The answer is 5`, `The number of apples is 5`; without a condition
+    after it: `2^k \text{ for } k > 0`."""
     lead = _LEAD.match(answer) or _SENTENCE.match(answer)
-    return _canonical(answer[lead.end() :]) if lead else answer
+    answer = _canonical(answer[lead.end() :]) if lead else answer
+    return re.split(r",?\s?\\text\s?\{\s?,?\s?(?:for|where)\b", answer, maxsplit=1)[0].strip()
 
 
 def _match_number(gold: str, gold_number: _Number, answer: str, accept: bool) -> bool:
@@ -1103,7 +1138,8 @@ def _power(text: str) -> _Number | None:
 
 
 _IN_WORDS = re.compile(
-    r"(?:\\approx\s?|\\text\s?\{)?\s?([A-Za-z][A-Za-z',: ]{0,100}?)?(?:[ :]\s?\}?\s?|\}\s?|$)([-$€£.\d\\].*)",
+    r"(?:\\approx\s?|\\text\s?\{)?\s?([A-Za-z][A-Za-z',: ]{0,100}?)?"
+    r"(?:[ :]\s?\}?\s?|\}\s?|$)([-$€£.\d\\].*)",
     re.DOTALL,
 )
 
@@ -1160,15 +1196,22 @@ def _last_value(answer: str) -> str | None:
     """
     if "=" not in answer:
         return answer
-    parts = [part.strip() for part in answer.split("=")]
+    parts = _split_at(_EQUALS, answer)[::2]
     if len(parts) > 8:
         return None
+    if len(parts) == 1:
+        return answer
     parts = [part for part in parts if not _is_name(part)]
+    if len(parts) > 1 and _ONLY_NAMES.fullmatch(parts[0]):
+        parts = parts[1:]  # `m+n = 204`
     if not parts or not parts[-1]:
         return None
     if any(not _match_formulas(parts[-1], part) for part in parts[:-1]):
         return None
     return parts[-1]
+
+
+_ONLY_NAMES = re.compile(r"[+\-]?\|?[A-Za-z]{1,3}\|?(?:\s?[+\-]?\s?\|?[A-Za-z]{1,3}\|?){0,5}")
 
 
 def _is_name(text: str) -> bool:
@@ -1210,6 +1253,8 @@ def _match_words(gold: str, answer: str, accept: bool, depth: int) -> bool | Non
         return bool(
             said and said[1] == gold and not _YES_NO & set(re.findall(r"\w+", said[2])) - {gold}
         ) and not re.search(r"\b(?:not|or|maybe|but)\b", answer)
+    if re.fullmatch(rf"{re.escape(gold)} (?:is|was|has|does)\b(?!.*\b(?:not|or|and)\b).*", answer):
+        return True
     items = [sorted(re.split(r",\s?(?:and\s)?|\sand\s", text)) for text in (gold, answer)]
     return len(items[0]) > 1 and items[0] == items[1]
 
@@ -1229,15 +1274,15 @@ _MONTH = re.compile(
     re.IGNORECASE,
 )
 _TIME = re.compile(
-    r"(?:at )?(\d{1,2})(?::(\d\d))?(?::(\d\d))?\s?(?:(a|p)\.?\s?m\b\.?|(noon|midnight))?",
+    r"(?:at )?(\d{1,2})(?:[:.](\d\d))?(?::(\d\d))?\s?(?:(a|p)\.?\s?m\b\.?|(noon|midnight))?",
     re.IGNORECASE,
 )
 
 
 @lru_cache(maxsize=_CACHED)
-def _moment(text: str) -> tuple[Any, ...] | None:
+def _moment(text: str, is_asked: bool = False) -> tuple[Any, ...] | None:
     """A date as ("date", year, month, day), a time of day as ("time", seconds, whether am or pm
-    is said); a date in numbers that may be read both ways as ("numbers", ...). None for others."""
+    is said); None for anything else. `03/05/2024` is read with the month first, where it can be."""
     if len(text) > 60 or not re.search(r"\d", text):
         return None
     text = _PLAIN_TEXT.sub(" ", text)
@@ -1247,9 +1292,7 @@ def _moment(text: str) -> tuple[Any, ...] | None:
     numbers = re.fullmatch(r"(\d{1,2})[/](\d{1,2})[/](\d{4}|\d\d)", text)
     if numbers:
         a, b, year = map(int, numbers.groups())
-        if a == b or a > 12 >= b:
-            return ("date", year, b, a)
-        return ("date", year, a, b) if b > 12 >= a else ("numbers", a, b, year)
+        return ("date", year, b, a) if a > 12 >= b else ("date", year, a, b)
     month = _MONTH.search(text)
     if month:
         rest = re.sub(r"[,.]|\b(?:of|the|st|nd|rd|th)\b", " ", _MONTH.sub(" ", text, count=1))
@@ -1260,21 +1303,27 @@ def _moment(text: str) -> tuple[Any, ...] | None:
             index = _MONTHS.index(month[1][:3].casefold()) + 1
             return ("date", years[0] if years else None, index, days[0])
         return None
-    return _time_of_day(" ".join(text.split()))
+    return _time_of_day(" ".join(text.split()), is_asked)
 
 
-def _time_of_day(text: str) -> tuple[Any, ...] | None:
-    """`3:30 pm`, `15:30`, `3 p.m.`; `3:04` only with its zero, since `3:4` is a ratio, and `3:45`,
-    which as a ratio would be written `1:15`."""
+def _time_of_day(text: str, is_asked: bool) -> tuple[Any, ...] | None:
+    """`3:30 pm`, `3 p.m.`, `15:30`. Where no time is asked for, `3:45` (a ratio would be `1:15`)
+    and `3:04` are times, but `3:4` and `3:40` are ratios."""
     match = _TIME.fullmatch(text)
-    if match is None or not (match[2] or match[4]):
+    if match is None or not (match[4] or (match[2] and "." not in text)):
         return None
     hour, minute, second = int(match[1]), int(match[2] or 0), int(match[3] or 0)
     if hour > 24 or minute > 59 or second > 59 or (match[4] and not 1 <= hour <= 12):
         return None
     if match[4]:
         hour = hour % 12 + (12 if match[4].casefold() == "p" else 0)
-    elif not match[3] and math.gcd(hour, minute) == 1 and not (match[2] or "").startswith("0"):
+    elif (
+        not is_asked
+        and not match[3]
+        and not match[1].startswith("0")
+        and math.gcd(hour, minute) == 1
+        and not (match[2] or "").startswith("0")
+    ):
         return None
     return ("time", hour * 3600 + minute * 60 + second, bool(match[4]) or hour > 12)
 
@@ -1452,6 +1501,7 @@ def _region(text: str) -> tuple[str, str, bool] | None:
         rf"{_SET_OPEN}\s?([A-Za-z])(?:\s?\\in .{{1,20}}?)?\s?[|:](.*){_SET_CLOSE}", text
     )
     text = built[2].strip() if built else text
+    text = _ALL_BUT.sub(rf"\\mathbb{{R}}\\setminus {_SET_OPEN}\1{_SET_CLOSE}", text)
     real = re.fullmatch(r"\\mathbb\s?\{?R\}?(.*)", text, re.DOTALL)
     if real:
         return _real_line(real[1].strip())
@@ -1471,12 +1521,20 @@ def _region(text: str) -> tuple[str, str, bool] | None:
     return _as_set(relation) if relation else None
 
 
+_ALL_BUT = re.compile(
+    r"^(?:\\text\{)?all real(?: number)?s?,? (?:except|other than|but)(?: for)?\s?\}?\s?"
+    r"(?:x\s?=)?\s?"
+    r"([^{}]{1,40})\}?$"
+)
+
+
 def _real_line(rest: str) -> tuple[str, str, bool] | None:
     if not rest:
         return "", "(-\\infty,\\infty)", False
-    signed = re.fullmatch(r"(?:\^|_)\s?\{?([+-]|>\s?0)\}?", rest)
+    signed = re.fullmatch(r"(?:\^|_)\s?\{?\s?([+-]|>\s?0|\\ge\s?0)\s?\}?", rest)
     if signed:
-        return "", "(-\\infty,0)" if signed[1] == "-" else "(0,\\infty)", False
+        forms = {"-": "(-\\infty,0)", "\\": "[0,\\infty)"}
+        return "", forms.get(signed[1][0], "(0,\\infty)"), False
     without = re.fullmatch(rf"(?:\\setminus|-)\s?{_SET_OPEN}(.*){_SET_CLOSE}", rest)
     return ("", _without_points(_items(without[1])), False) if without else None
 
@@ -1517,8 +1575,20 @@ def _intersection(parts: list[str]) -> tuple[str, str, bool] | None:
 def _relation(text: str) -> list[str] | None:
     if len(_split(text, ",;")) > 1 or re.search(r"\b(?:and|or)\b", text):
         return None
-    parts = [part.strip() if i % 2 == 0 else part for i, part in enumerate(_RELATION.split(text))]
+    parts = _split_at(_RELATION, text)
     return parts if 3 <= len(parts) <= 5 else None
+
+
+def _split_at(pattern: re.Pattern[str], text: str) -> list[str]:
+    r"""Parts and separators, where a separator in braces is none: `\sum_{k=1}^n k = 6`."""
+    parts, start, depth, at = [], 0, 0, 0
+    for match in pattern.finditer(text):
+        depth += text.count("{", at, match.start()) - text.count("}", at, match.start())
+        at = match.start()
+        if depth == 0:
+            parts += [text[start : match.start()].strip(), match.group()]
+            start = match.end()
+    return [*parts, text[start:].strip()]
 
 
 def _as_set(parts: list[str]) -> tuple[str, str, bool] | None:
@@ -1585,9 +1655,12 @@ def _match_relations(gold: str, answer: str, accept: bool, depth: int) -> bool |
     if sign == other_sign == "=" and _is_name(left) and _is_name(other):
         if _same_text(left, other):
             return _match(right, other_right, accept, depth + 1)
-        if {left, re.sub(r"\s?\(\s?[a-z]\s?\)$", "", other)} == {"y", "f"}:
+        if {_NAME_ARGUMENT.sub("", side) for side in (left, other)} == {"y", "f"}:
             return _match(right, other_right, accept, depth + 1)  # `y = ...`, `f(x) = ...`
     return _match_sides(gold_parts, answer_parts)
+
+
+_NAME_ARGUMENT = re.compile(r"\s?\(\s?x\s?\)$")
 
 
 def _match_stated(
@@ -1757,7 +1830,7 @@ def _squeezed(text: str) -> str:
     """For what has no value here (integrals, sums, primes): without spaces and braces that group
     a single letter."""
     text = re.sub(r"(?<=[\^_(\s])\{([A-Za-z0-9])\}", r"\1", text)
-    return re.sub(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])", "", text)
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
 def _without_unit(text: str) -> tuple[str, frozenset[str]]:
@@ -2086,6 +2159,8 @@ def _factorial(value: Fraction | complex) -> Fraction:
 def _binomial(n: Fraction | complex, k: Fraction | complex) -> Fraction:
     if not (isinstance(n, Fraction) and isinstance(k, Fraction)):
         raise _CannotEvaluateError("a binomial of that")
-    if n.denominator != 1 or k.denominator != 1 or not 0 <= k <= n <= 3000:
+    if n.denominator == k.denominator == 1 and 0 <= k <= n <= 3000:
+        return Fraction(math.comb(n.numerator, k.numerator))
+    if k.denominator != 1 or not 0 <= k <= 20:
         raise _CannotEvaluateError("a binomial of that")
-    return Fraction(math.comb(n.numerator, k.numerator))
+    return math.prod((n - i for i in range(int(k))), start=Fraction(1)) / math.factorial(int(k))
