@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from trl_r1.cli import main
+from trl_r1.verification.check_report import FAULT, CheckReport
 from trl_r1.verification.loading import builtin_rewards
-from trl_r1.verification.rewards_check import FAULT, CheckReport, check_reward
+from trl_r1.verification.rewards_check import check_reward
 from trl_r1.verification.rewards_table import list_rewards, print_report
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

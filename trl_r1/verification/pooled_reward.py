@@ -262,6 +262,7 @@ class PooledReward:
             [
                 *(inspect.Parameter(name, kind) for name in required),
                 *(inspect.Parameter(name, kind, default=None) for name in optional),
-                inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+                # A column may be called `kwargs` (IFEval has one), so that name may be taken.
+                inspect.Parameter("_kwargs", inspect.Parameter.VAR_KEYWORD),
             ]
         )

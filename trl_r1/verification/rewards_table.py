@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from trl_r1.verification.check_report import FAULT, CheckReport
 from trl_r1.verification.description import describe_reward
 from trl_r1.verification.loading import builtin_rewards, load_reward
-from trl_r1.verification.rewards_check import CheckReport, check_reward
+from trl_r1.verification.rewards_check import check_reward
 
 # Always passed, so not columns that a data set must have.
 _PASSED = ("prompts", "completions", "completion_ids")
+_MAX_NAME_WIDTH = 28
 
 
 def list_rewards(out: TextIO) -> int:
@@ -56,28 +59,32 @@ def print_check(
 
 
 def print_report(report: CheckReport, out: TextIO) -> None:
-    """Print a report as a table."""
+    """Print a report as a table that fits the terminal."""
     out.write(f"{report.reference}\n")
-    width = max((len(finding.check) for finding in report.findings), default=0)
-    columns = shutil.get_terminal_size((100, 24)).columns
+    names = [len(finding.check) for finding in report.findings]
+    width = min(max(names, default=0), _MAX_NAME_WIDTH)
+    seen_width = max(_terminal_width() - width - 11, 30)
     for finding in report.findings:
-        lead = f"  {finding.check:<{width}}  {finding.level:<5}  "
-        lines = textwrap.wrap(finding.seen, max(columns - len(lead), 30)) or [""]
-        out.write(f"{lead}{lines[0]}".rstrip() + "\n")
-        for line in lines[1:]:
-            out.write(f"{'':<{len(lead)}}{line}\n")
-    num_faults = sum(finding.level == "FAULT" for finding in report.findings)
+        checks = textwrap.wrap(finding.check, width)
+        levels = [finding.level]
+        seen = textwrap.wrap(finding.seen, seen_width)
+        for check, level, line in itertools.zip_longest(checks, levels, seen, fillvalue=""):
+            out.write(f"  {check:<{width}}  {level:<5}  {line}".rstrip() + "\n")
+    num_faults = sum(finding.level == FAULT for finding in report.findings)
     faults = "no faults" if not num_faults else f"{num_faults} fault{'s' * (num_faults > 1)}"
     out.write(f"{len(report.findings)} checks, {faults}\n")
 
 
 def _write(out: TextIO, name: str, text: str) -> None:
     lead = f"{name:<22}"
-    columns = shutil.get_terminal_size((100, 24)).columns
-    lines = textwrap.wrap(text, max(columns - len(lead), 30)) or [""]
+    lines = textwrap.wrap(text, max(_terminal_width() - len(lead), 30)) or [""]
     out.write(f"{lead}{lines[0]}".rstrip() + "\n")
     for line in lines[1:]:
         out.write(f"{'':<{len(lead)}}{line}\n")
+
+
+def _terminal_width() -> int:
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def _first_sentence(doc: str) -> str:
