@@ -229,6 +229,10 @@ def _library() -> Any:
     return library
 
 
+# Importing the library takes seconds, which no row's time limit should pay for.
+reasoning_gym_reward.prepare = _library  # type: ignore[attr-defined]
+
+
 def final_answer(text: str, prefilled: bool = False) -> str | None:
     """What follows the reasoning: the last answer tags, else the last box, else the text."""
     _, is_closed, visible = text.rpartition("</think>")

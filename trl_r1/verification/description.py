@@ -6,6 +6,8 @@ A function may carry these attributes, all optional:
     is_pure: True if equal rows always get equal rewards; the pool then grades equal rows once. The
         default is True for the rewards of this package that take neither the trainer's state nor
         its log calls, and False for any other.
+    prepare: a function without arguments that a worker calls once before the first row, for slow
+        imports and the like, which no row's time limit should pay for.
     runs_in_trainer: True for a reward that must stay in the trainer's process (it holds a model on
         the trainer's device).
 """

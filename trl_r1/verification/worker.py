@@ -150,6 +150,8 @@ class _Worker:
             reward = build_reward(spec, key.base_dir)
             reward.looks_for_rows = False  # it is done here, where the pool can be told first
             described = asdict(describe_reward(reward.function))
+            # Here, since the time of a first call is the first row's own.
+            getattr(reward.function, "prepare", lambda: None)()
         except BaseException as error:  # noqa: BLE001 - a module may raise SystemExit too
             known = isinstance(error, ValueError)
             text = str(error) if known else f"{type(error).__name__}: {error}"
