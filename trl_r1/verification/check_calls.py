@@ -19,6 +19,7 @@ from trl_r1.verification.pooled_reward import PooledReward
 FAILURES = ("timed out", "crashed", "out of memory", "error")
 MAX_SPEED_ROWS = 512
 _MAX_SAMPLES = 128
+_MAX_TOKENS = 32_768
 _PROMPT = "2 + 2 = ?"
 # Values for columns that this project's tasks have, used where no data is given.
 _SAMPLE_COLUMNS: Mapping[str, Any] = {
@@ -144,6 +145,8 @@ class Subject:
         """
         num_rows = len(completions)
         filled = {name: [value] * num_rows for name, value in self.columns.items()}
+        if self.rows is None and "completion_ids" in filled:
+            filled["completion_ids"] = [_token_ids(as_text(c)) for c in completions]
         filled.update(columns or {})
         prompts = filled.pop("prompt", [_PROMPT] * num_rows)
         prompts = filled.pop("prompts", prompts)
@@ -166,6 +169,11 @@ class Subject:
     ) -> Graded:
         """Likewise, each row in a call of its own, so that one that fails costs itself alone."""
         return self.call(completions, columns, needs="rows")
+
+
+def _token_ids(text: str) -> list[int]:
+    """A token a byte, up to more than a trainer lets anyone write."""
+    return list(text[:_MAX_TOKENS].encode("utf-8", "surrogatepass"))[:_MAX_TOKENS]
 
 
 def as_text(completion: Any) -> str:
