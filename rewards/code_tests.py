@@ -12,7 +12,7 @@ A row's `tests` is a list, or JSON of one, of: assert statements (MBPP); source 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 _FENCE = "```"
@@ -28,6 +28,8 @@ def code_tests_reward(
     float_tolerance: float = 1e-9,
     backend: Any = None,
     num_workers: int = 2,
+    limits: Mapping[str, float] | None = None,
+    prefilled: bool = False,
     **kwargs: Any,
 ) -> list[float | None]:
     """1.0 for a program that passes its tests, 0.0 for one that does not, or for none.
@@ -44,7 +46,11 @@ def code_tests_reward(
         float_tolerance: relative; of expected floats alone. An expected 0.0 takes it as absolute.
         backend: what runs programs, an object with `run(programs)`, or a string for
             `trl_r1.verification.code_backends.open_backend`; by default the local sandbox.
-        num_workers: programs at a time in the local sandbox.
+        num_workers: programs at a time, on a backend named by a string or by default.
+        limits: of a program: `cpu_seconds` (5), `wall_seconds` (10), `memory_mb` (512),
+            `max_threads`, `max_output_bytes`; see `trl_r1.verification.sandbox.Limits`. A backend
+            that is an object has limits of its own.
+        prefilled: the prompt ended with `<think>`, so what has no `</think>` is all reasoning.
         kwargs: TRL's other columns, unused.
 
     Returns:
@@ -52,24 +58,23 @@ def code_tests_reward(
         data.
 
     Raises:
-        ValueError: an unknown `score`.
+        ValueError: an unknown `score`, `backend` or limit.
         SandboxUnavailableError: this machine can't isolate programs.
     """
     if score not in ("all", "share"):
         raise ValueError(f"code_tests_reward: score is {score!r}; it is 'all' or 'share'")
+    open_backend = _opener(backend, num_workers, limits)
     from trl_r1.verification.program_tests import grade_programs, parse_tests
 
     nothing: list[str | None] = [None] * len(completions)
-    programs = [_last_program(_text(completion)) for completion in completions]
+    programs = [_last_program(_text(completion), prefilled) for completion in completions]
     tests_of = [
         parse_tests(test, entry) for test, entry in zip(tests, entry_point or nothing, strict=True)
     ]
     setups = [setup or "" for setup in test_setup_code or nothing]
     rows = list(zip(programs, tests_of, setups, strict=True))
     to_run = [(code, own, setup) for code, own, setup in rows if code is not None and own]
-    graded = iter(
-        grade_programs(to_run, _backend(backend, num_workers), float_tolerance) if to_run else ()
-    )
+    graded = iter(grade_programs(to_run, open_backend(), float_tolerance) if to_run else ())
     return [
         None if not own else 0.0 if code is None else _score(next(graded), score)
         for code, own, _ in rows
@@ -80,16 +85,42 @@ def code_tests_reward(
 code_tests_reward.runs_in_trainer = True  # type: ignore[attr-defined]
 
 
-def _backend(backend: Any, num_workers: int) -> Any:
-    if backend is None:
-        from trl_r1.verification.sandbox import shared_sandbox
+def has_no_program(
+    completions: Sequence[Any], prefilled: bool = False, **kwargs: Any
+) -> list[bool]:
+    """Whether each completion has no program to run; logged as the share malformed."""
+    return [_last_program(_text(completion), prefilled) is None for completion in completions]
 
-        return shared_sandbox(num_workers)
-    if isinstance(backend, str):
-        from trl_r1.verification.code_backends import open_backend
 
-        return open_backend(backend)
-    return backend
+code_tests_reward.malformed = has_no_program  # type: ignore[attr-defined]
+
+
+def _opener(
+    backend: Any, num_workers: int, limits: Mapping[str, float] | None
+) -> Callable[[], Any]:
+    """What opens the backend, its settings checked before there is any program to run.
+
+    Raises:
+        ValueError: an unknown backend or limit.
+    """
+    if backend is not None and not isinstance(backend, str):
+        if limits:
+            raise ValueError("code_tests_reward: the backend has limits of its own; leave them out")
+        return lambda: backend
+    from trl_r1.verification import code_backends, sandbox
+
+    known = sandbox.Limits.__dataclass_fields__
+    for name in limits or {}:
+        if name not in known:
+            raise ValueError(
+                f"code_tests_reward: unknown limit {name!r}; known: {', '.join(known)}"
+            )
+    of_program = sandbox.Limits(**(limits or {}))  # type: ignore[arg-type]
+    if backend is None or backend == "local":
+        return lambda: sandbox.shared_sandbox(num_workers, of_program)
+    opened = code_backends.open_backend(backend)
+    opened.limits, opened.num_workers = of_program, num_workers  # type: ignore[attr-defined]
+    return lambda: opened
 
 
 def _score(verdicts: list[bool | None], score: str) -> float | None:
@@ -110,10 +141,10 @@ def _text(completion: Any) -> str:
     return "".join(str(message.get("content") or "") for message in completion or [])
 
 
-def _last_program(text: str) -> str | None:
+def _last_program(text: str, prefilled: bool = False) -> str | None:
     """The last closed code block of the answer, in time linear in the text; None without one."""
     _, closed, answer = text.rpartition("</think>")
-    if not closed and "<think>" in text:
+    if not closed and (prefilled or "<think>" in text):
         return None  # cut while it was still thinking
     found: dict[bool, str] = {}
     block: list[str] | None = None

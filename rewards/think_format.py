@@ -141,3 +141,11 @@ def think_format_reward(
         float(split_response(completion_text(c), profile, prefilled).is_well_formed)
         for c in completions
     ]
+
+
+def is_ill_formed(completions: list[Any], **kwargs: Any) -> list[bool]:
+    """Whether each response is ill-formed; logged as the share malformed."""
+    return [reward == 0.0 for reward in think_format_reward(completions, **kwargs)]
+
+
+think_format_reward.malformed = is_ill_formed  # type: ignore[attr-defined]

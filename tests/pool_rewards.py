@@ -118,3 +118,19 @@ def logs(
 
 def by_column(completions: list[str], target: list[float], **kwargs: Any) -> list[float | None]:
     return [None if value is None else value + len(kwargs.get("other", ())) for value in target]
+
+
+def by_box(completions: list[str], solution: list[str], **kwargs: Any) -> list[float | None]:
+    return [
+        None if not gold else float(f"[{gold}]" in text)
+        for text, gold in zip(completions, solution, strict=True)
+    ]
+
+
+def _has_no_box(completions: list[str], solution: list[str], **kwargs: Any) -> list[bool]:
+    assert len(completions) == len(solution)
+    return ["[" not in text for text in completions]
+
+
+by_box.malformed = _has_no_box  # type: ignore[attr-defined]
+by_box.is_pure = True  # type: ignore[attr-defined]

@@ -138,6 +138,29 @@ def test_shares_of_verdicts_are_logged(pool: RewardPool) -> None:
     assert shares == {"not_gradable": 0.5, "timed_out": 0.0, "crashed": 0.0}
 
 
+def test_the_share_of_malformed_responses_is_logged_with_the_pool_and_without(
+    pool: RewardPool,
+) -> None:
+    texts = ["[1]", "[2]", "one", "", "[2]", "one"]
+    golds = ["1", "1", "1", "1", "", ""]
+    rewards = [1.0, 0.0, 0.0, 0.0, None, None]
+    reward = make(pool, "by_box")
+    for _ in range(2):  # the second time from the cache
+        metrics: dict[str, float] = {}
+        pending = reward.submit(texts, solution=golds, log_metric=metrics.__setitem__)
+        assert pending.result() == rewards
+        assert pending.verdicts == ["ok", "ok", *["malformed"] * 2, *["not gradable"] * 2]
+        assert metrics["rewards/by_box/malformed"] == pytest.approx(2 / 6)
+        assert metrics["rewards/by_box/not_gradable"] == pytest.approx(2 / 6)
+    alone: dict[str, float] = {}
+    bound = build_reward(RewardSpec(use=f"{FILE}:by_box"))
+    assert bound(texts, solution=golds, log_metric=alone.__setitem__) == rewards
+    assert alone == {
+        "rewards/by_box/not_gradable": pytest.approx(2 / 6),
+        "rewards/by_box/malformed": pytest.approx(2 / 6),
+    }
+
+
 def test_equal_rows_of_a_pure_reward_are_graded_once(pool: RewardPool) -> None:
     metrics: dict[str, float] = {}
     pure = make(pool, "draws_once")

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ class BoundReward:
         function: the loaded function.
 
     Attributes:
-        looks_for_rows: whether an exception is looked into for the row that caused it, which calls
-            the function again.
+        is_in_worker: whether a worker of the pool calls it, which looks for the row that an
+            exception comes from, and counts what became of the rows, by itself.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class BoundReward:
         self.tasks = tasks
         self.base_dir = base_dir
         self.function = function
-        self.looks_for_rows = True
+        self.is_in_worker = False
 
     def __repr__(self) -> str:
         return f"BoundReward({self.__name__!r}, use={self.use!r})"
@@ -95,7 +95,7 @@ class BoundReward:
             return [None] * num_rows
         columns = {"completions": completions, **kwargs}
         if not self.tasks:
-            return self._rewards(columns, num_rows)
+            return self._logged_rewards(columns, num_rows)
         if not isinstance(kwargs.get("task"), list):
             raise RewardError(
                 f"reward {self.__name__!r} ({self.use}) is limited to the tasks "
@@ -104,7 +104,7 @@ class BoundReward:
         rows = [i for i, task in enumerate(kwargs["task"]) if task in self.tasks]
         rewards: list[float | None] = [None] * num_rows
         if rows:
-            part = self._rewards(_take_rows(columns, rows, num_rows), len(rows))
+            part = self._logged_rewards(_take_rows(columns, rows, num_rows), len(rows))
             for i, reward in zip(rows, part, strict=True):
                 rewards[i] = reward
         return rewards
@@ -115,6 +115,41 @@ class BoundReward:
             return True
         return self.from_step <= step and (self.until_step is None or step < self.until_step)
 
+    def malformed_rows(
+        self, columns: Mapping[str, Any], rewards: Sequence[float | None]
+    ) -> list[bool] | None:
+        """Which rows hold nothing that could be graded, of those with no reward above zero.
+
+        Args:
+            columns: the keyword arguments that the rewards are for.
+            rewards: of each row.
+
+        Returns:
+            None where the function does not say (see `description.py`).
+        """
+        is_malformed = getattr(self.function, "malformed", None)
+        if is_malformed is None:
+            return None
+        flags = [False] * len(rewards)
+        rows = [row for row, reward in enumerate(rewards) if reward is not None and reward <= 0]
+        if rows:
+            part = _take_rows({**columns, **_SILENT}, rows, len(rewards))
+            for row, flag in zip(rows, is_malformed(**{**part, **self.args}), strict=True):
+                flags[row] = bool(flag)
+        return flags
+
+    def _logged_rewards(self, columns: Mapping[str, Any], num_rows: int) -> list[float | None]:
+        """The rewards; the shares that the pool would log are logged where there is none."""
+        rewards = self._rewards(columns, num_rows)
+        log_metric = columns.get("log_metric")
+        if log_metric is not None and not self.is_in_worker and num_rows:
+            prefix = f"rewards/{self.__name__}"
+            log_metric(f"{prefix}/not_gradable", rewards.count(None) / num_rows)
+            malformed = self.malformed_rows(columns, rewards)
+            if malformed is not None:
+                log_metric(f"{prefix}/malformed", sum(malformed) / num_rows)
+        return rewards
+
     def _rewards(self, columns: Mapping[str, Any], num_rows: int) -> list[float | None]:
         try:
             returned = self._call(columns)
@@ -122,7 +157,7 @@ class BoundReward:
             raise
         # Any bug of the function is reported under its name; `sys.exit()` would end the run.
         except BaseException as error:
-            row = self.failing_row(columns, num_rows, error) if self.looks_for_rows else None
+            row = None if self.is_in_worker else self.failing_row(columns, num_rows, error)
             at = "" if row is None else f" at row {row} of {num_rows}"
             raise RewardError(
                 f"reward {self.__name__!r} ({self.use}) raised {type(error).__name__}{at}: {error}"
@@ -150,7 +185,7 @@ class BoundReward:
         if num_rows == 1:
             return 0
         kind = type(error)
-        quiet = {**columns, "log_extra": _ignore, "log_metric": _ignore}
+        quiet = {**columns, **_SILENT}
         if issubclass(kind, (MemoryError, RecursionError)):
             return None
         deadline = time.monotonic() + _BLAME_SECONDS
@@ -202,7 +237,10 @@ async def _awaited(awaitable: Any) -> Any:
 
 
 def _ignore(*_: Any) -> None:
-    """Stands in for TRL's logging callbacks while a failing row is looked for."""
+    """Stands in for TRL's log calls where a row is looked at once more."""
+
+
+_SILENT = {"log_extra": _ignore, "log_metric": _ignore}
 
 
 def _take_rows(columns: Mapping[str, Any], rows: list[int], num_rows: int) -> dict[str, Any]:

@@ -6,6 +6,9 @@ A function may carry these attributes, all optional:
     is_pure: True if equal rows always get equal rewards; the pool then grades equal rows once. The
         default is True for the rewards of this package that take neither the trainer's state nor
         its log calls, and False for any other.
+    malformed: a function of the same columns that says of each row whether there is nothing in its
+        completion that could be graded (no answer, no program, no form). Such a row's reward stays
+        what it is; the share of them is logged as `rewards/<name>/malformed`.
     prepare: a function without arguments that a worker calls once before the first row, for slow
         imports and the like, which no row's time limit should pay for.
     runs_in_trainer: True for a reward that must stay in the trainer's process (it holds a model on
@@ -40,6 +43,7 @@ class RewardDescription:
         reads_kwargs: whether it may look into its `**kwargs`; if not, only named columns are sent.
         needs: `rows`, `group` or `batch`.
         is_pure: whether equal rows get equal rewards.
+        says_malformed: whether it says which completions hold nothing to grade.
         runs_in_trainer: whether it must not be moved to another process.
     """
 
@@ -51,6 +55,7 @@ class RewardDescription:
     reads_kwargs: bool
     needs: str
     is_pure: bool
+    says_malformed: bool
     runs_in_trainer: bool
 
     @classmethod
@@ -88,6 +93,7 @@ def describe_reward(function: Callable[..., Any]) -> RewardDescription:
         reads_kwargs=_reads_kwargs(function),
         needs=needs,
         is_pure=bool(getattr(function, "is_pure", builtin)),
+        says_malformed=hasattr(function, "malformed"),
         runs_in_trainer=bool(getattr(function, "runs_in_trainer", False)),
     )
 

@@ -187,6 +187,7 @@ class Job:
                 extra=tuple((column, values) for column, values in result.get("extra", ())),
                 metrics=tuple((name, value) for name, value in result.get("metrics", ())),
                 seconds=float(result["seconds"]),
+                malformed=tuple(map(bool, result.get("malformed") or ())),
             ),
         )
 

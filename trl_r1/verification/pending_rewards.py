@@ -13,11 +13,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from trl_r1.verification.units import Outcome, Unit, merge_twins
-from trl_r1.verification.verdict_cache import VerdictCache
+from trl_r1.verification.verdict_cache import Grade, VerdictCache
 
 # Share of the batch's rows with these verdicts, as metrics `rewards/<name>/<key>`.
 _METRICS = {
     "not_gradable": ("not gradable", "error"),
+    "malformed": ("malformed",),
     "timed_out": ("timed out",),
     "crashed": ("crashed", "out of memory"),
 }
@@ -30,11 +31,13 @@ class PendingRewards:
         name: the reward's, for its metrics.
         num_rows: B.
         rows: the rows that the reward applies to; others stay None.
+        says_malformed: whether it says which completions hold nothing to grade.
         log_extra, log_metric: TRL's log calls, or None.
 
     Attributes:
-        verdicts: what became of each row once there is a result: `ok`, `not gradable`, `timed out`,
-            `out of memory`, `crashed`, `error`, or `left out` where the reward does not apply.
+        verdicts: what became of each row once there is a result: `ok`, `not gradable`, `malformed`
+            (graded, but there was nothing in it to grade), `timed out`, `out of memory`, `crashed`,
+            `error`, or `left out` where the reward does not apply.
         details: what happened to each row, in words; `""` where nothing did.
         seconds: how long the call took that graded each row; 0 where none did.
     """
@@ -44,11 +47,13 @@ class PendingRewards:
         name: str,
         num_rows: int,
         rows: Sequence[int],
+        says_malformed: bool,
         log_extra: Callable[[str, list[Any]], None] | None,
         log_metric: Callable[[str, float], None] | None,
     ) -> None:
         self._name = name
         self._rows = rows
+        self._says_malformed = says_malformed
         self._rewards: list[float | None] = [None] * num_rows
         self._log_extra = log_extra
         self._log_metric = log_metric
@@ -70,9 +75,9 @@ class PendingRewards:
         unknown = []
         for unit in units:
             digest = hashlib.blake2b(unit.payload, digest_size=16, salt=_salt(constants)).digest()
-            is_known, reward = cache.get(digest)
-            if is_known:
-                self._set(unit.rows, (reward,), "ok")
+            known = cache.get(digest)
+            if known is not None:
+                self._set(unit.rows, [known], "ok")
                 self._num_cached += 1
             else:
                 self._digests[unit.number] = digest
@@ -125,14 +130,16 @@ class PendingRewards:
         extra: dict[str, dict[int, Any]] = defaultdict(dict)
         metrics: dict[str, list[tuple[float, int]]] = defaultdict(list)
         for unit, outcome in zip(self._units, outcomes, strict=True):
-            self._set(unit.rows, outcome.rewards, outcome.verdict)
+            malformed = outcome.malformed or (False,) * len(outcome.rewards)
+            grades = [Grade(*pair) for pair in zip(outcome.rewards, malformed, strict=True)]
+            self._set(unit.rows, grades, outcome.verdict)
             for row in (*unit.rows, *unit.twins):
                 self.details[row] = outcome.detail
                 self.seconds[row] = outcome.seconds
-            self._set(unit.twins, outcome.rewards[:1] * len(unit.twins), outcome.verdict)
+            self._set(unit.twins, grades[:1] * len(unit.twins), outcome.verdict)
             logged = outcome.extra or outcome.metrics
             if self._cache is not None and outcome.verdict == "ok" and not logged:
-                self._cache.put(self._digests[unit.number], outcome.rewards[0])
+                self._cache.put(self._digests[unit.number], grades[0])
             for column, values in outcome.extra:
                 extra[column].update(zip(unit.rows, values, strict=False))
                 extra[column].update((row, values[0]) for row in unit.twins if values)
@@ -147,17 +154,22 @@ class PendingRewards:
                 total = sum(value * weight for value, weight in weighted)
                 self._log_metric(name, total / sum(weight for _, weight in weighted))
 
-    def _set(self, rows: Sequence[int], rewards: Sequence[float | None], verdict: str) -> None:
-        for row, reward in zip(rows, rewards, strict=True):
-            self._rewards[row] = reward
-            is_left_open = verdict == "ok" and reward is None
-            self.verdicts[row] = "not gradable" if is_left_open else verdict
+    def _set(self, rows: Sequence[int], grades: Sequence[Grade], verdict: str) -> None:
+        for row, grade in zip(rows, grades, strict=True):
+            self._rewards[row] = grade.reward
+            self.verdicts[row] = verdict
+            if verdict == "ok" and grade.reward is None:
+                self.verdicts[row] = "not gradable"
+            elif grade.is_malformed:
+                self.verdicts[row] = "malformed"
 
     def _log_verdicts(self) -> None:
         if self._log_metric is None or not self._rows:
             return
         num_rows = len(self._rows)
         for key, verdicts in _METRICS.items():
+            if key == "malformed" and not self._says_malformed:
+                continue
             num_met = sum(self.verdicts.count(verdict) for verdict in verdicts)
             self._log_metric(f"rewards/{self._name}/{key}", num_met / num_rows)
         if self._cache is not None:

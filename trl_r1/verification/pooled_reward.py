@@ -204,9 +204,8 @@ class PooledReward:
         if gathered.is_shared and self.description.needs == "group":
             own_groups = {groups[row] for row in gathered.own_rows}
             rows = [row for row in rows if groups[row] in own_groups]
-        pending = PendingRewards(
-            self.__name__, num_rows, rows, logs["log_extra"], logs["log_metric"]
-        )
+        says_malformed = self.description.says_malformed
+        pending = PendingRewards(self.__name__, num_rows, rows, says_malformed, **logs)
         if not rows:
             return pending
         bound = set(self.spec.args)

@@ -43,6 +43,7 @@ class Outcome:
     Attributes:
         verdict: `ok`, `timed out`, `out of memory`, `crashed` or `error`.
         rewards: one number or None for each of its rows.
+        malformed: whether each of its rows holds nothing to grade; none where nobody said.
         extra: columns it logged, each with a value for each of its rows.
         metrics: metrics it logged.
         detail: what happened, in words, where the verdict is not `ok`.
@@ -54,6 +55,7 @@ class Outcome:
     extra: tuple[tuple[str, list[Any]], ...] = ()
     metrics: tuple[tuple[str, float], ...] = ()
     detail: str = ""
+    malformed: tuple[bool, ...] = ()
     seconds: float = 0.0
 
 

@@ -8,6 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Grade:
+    """A row's reward, and whether it held nothing to grade."""
+
+    reward: float | None
+    is_malformed: bool = False
 
 
 class VerdictCache:
@@ -15,24 +24,24 @@ class VerdictCache:
 
     def __init__(self, max_size: int = 1 << 16) -> None:
         self._max_size = max_size
-        self._rewards: OrderedDict[bytes, float | None] = OrderedDict()
+        self._grades: OrderedDict[bytes, Grade] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._rewards)
+        return len(self._grades)
 
-    def get(self, key: bytes) -> tuple[bool, float | None]:
-        """Whether the reward of a row is known, and what it is."""
+    def get(self, key: bytes) -> Grade | None:
+        """What is known of a row, if anything."""
         with self._lock:
-            if key not in self._rewards:
-                return False, None
-            self._rewards.move_to_end(key)
-            return True, self._rewards[key]
+            if key not in self._grades:
+                return None
+            self._grades.move_to_end(key)
+            return self._grades[key]
 
-    def put(self, key: bytes, reward: float | None) -> None:
-        """Remember a row's reward; the one that was asked for longest ago goes."""
+    def put(self, key: bytes, grade: Grade) -> None:
+        """Remember a row's grade; the one that was asked for longest ago goes."""
         with self._lock:
-            self._rewards[key] = reward
-            self._rewards.move_to_end(key)
-            if len(self._rewards) > self._max_size:
-                self._rewards.popitem(last=False)
+            self._grades[key] = grade
+            self._grades.move_to_end(key)
+            if len(self._grades) > self._max_size:
+                self._grades.popitem(last=False)

@@ -148,7 +148,7 @@ class _Worker:
         try:
             spec = RewardSpec(use=key.use, args=pickle.loads(key.args), name=key.name)
             reward = build_reward(spec, key.base_dir)
-            reward.looks_for_rows = False  # it is done here, where the pool can be told first
+            reward.is_in_worker = True
             described = asdict(describe_reward(reward.function))
             # Here, since the time of a first call is the first row's own.
             getattr(reward.function, "prepare", lambda: None)()
@@ -190,6 +190,7 @@ class _Worker:
         calls = logs.calls if request.wants_logs else {}
         try:
             rewards = reward(**columns, **calls)
+            malformed = reward.malformed_rows(columns, rewards)
         except BaseException as error:  # noqa: BLE001 - it belongs to its row, not to this loop
             result = {"kind": "memory"} if self._memory_is_full() else _fault(error)
             num_rows = len(columns["completions"])
@@ -203,7 +204,8 @@ class _Worker:
             self._tidy_up()
         if logs.num_chars > _MAX_LOGGED_CHARS:
             return _misfit(reward, f"it logged {logs.num_chars:,} characters in one call")
-        return {"kind": "ok", "rewards": rewards, **logs.as_plain_data()}
+        told = {} if malformed is None else {"malformed": malformed}
+        return {"kind": "ok", "rewards": rewards, **told, **logs.as_plain_data()}
 
     def _tidy_up(self) -> None:
         """What one call must not leave to the next: a fork that answers, a timer, no streams."""
