@@ -87,6 +87,17 @@ def math_answer_reward(
     return rewards
 
 
+def has_no_answer(
+    completions: list[Any], extraction: str = "marked", prefilled: bool = False, **kwargs: Any
+) -> list[bool]:
+    """Whether each completion has no final answer at all; logged as the share malformed."""
+    texts = map(completion_text, completions)
+    return [final_answer(text, extraction, prefilled) is None for text in texts]
+
+
+math_answer_reward.malformed = has_no_answer  # type: ignore[attr-defined]
+
+
 def gold_fault(solution: Any) -> str | None:
     """Why a gold answer can't be graded, as "not gradable because ..."; None where it can."""
     if solution is None or (isinstance(solution, float) and math.isnan(solution)):
@@ -208,18 +219,18 @@ def _find_answer(text: str, extraction: str) -> str | None:
 def gold_answer(solution: Any) -> str:
     r"""The answer in a gold text: its last box, what follows its last `####`, or all of it."""
     text = str(solution)
-    box = _last_box(text)
+    box = _last_box(text, is_gold=True)
     if box is not None:
         return box
     _, has_mark, after = text.rpartition("####")
     return (after if has_mark else text).strip()
 
 
-def _last_box(text: str) -> str | None:
+def _last_box(text: str, is_gold: bool = False) -> str | None:
     r"""Content of the last closed `\boxed{...}` (or `\boxed 5`), found in one pass.
 
     Boxes joined by a comma, `and` or `or` are one answer, a list: `\boxed{4} or \boxed{5}` is not
-    the answer 5.
+    the answer 5. In a gold answer, boxes with nothing between them are one too.
     """
     if "boxed" not in text and "fbox" not in text:
         return None
@@ -229,7 +240,8 @@ def _last_box(text: str) -> str | None:
         box = _box_at(text, match.end(), closing)
         if box is None:
             continue
-        if found and not _is_join(text[box[1] : found[-1][1]]):
+        between = text[box[1] : found[-1][1]] if found else ""
+        if found and not (_is_join(between) or (is_gold and not between.strip())):
             break
         found.append((box[0], match.start()))
         if len(found) > 50:
@@ -542,7 +554,7 @@ _DIGITS = (
 _NUMBER = re.compile(
     rf"""(?P<sign>[+-]?)\s?(?P<money>(?:US|CA|A|NZ|HK)?\$|[€£¥₹]|(?:USD|EUR|GBP|Rs\.?)\s)?\s?(?P<sign2>[+-]?)\s?
     (?:(?P<whole>\d+)?\s?\+?\s?\\frac\{{\s?(?P<num>-?{_DIGITS})\s?\}}\{{\s?(?P<den>-?{_DIGITS})\s?\}}
-    |(?P<whole2>\d+)\s(?P<num2>\d+)\s?/\s?(?P<den2>\d+)
+    |(?P<whole2>\d{{1,3}}(?:[ ]\d{{3}})+|\d+)\s(?P<num2>\d+)\s?/\s?(?P<den2>\d+)
     |(?P<num3>{_DIGITS})\s?/\s?(?P<den3>{_DIGITS})
     |(?P<repeat0>\d*\.\d*)\\overline\s?\{{\s?(?P<repeat>\d+)\s?\}}
     |(?P<mantissa>{_DIGITS})(?:\s?(?:\\times|\\cdot|\*|x)\s?10\s?\^\s?\{{?\s?(?P<exp>[+-]?\d{{1,3}})\s?\}}?
@@ -558,8 +570,8 @@ _BASE_NAMES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
 _POWER = re.compile(r"(-?)(\d{1,4})\s?\^\s?\{?\s?(-?\d{1,3})\s?\}?")
 _EUROPEAN = re.compile(
     r"([€£]?\s?-?)(\d{1,3}(?:\.\d{3}){2,}|\d{1,3}(?:[. ]\d{3})+(?=,)|\d+(?=,\d\d\s?€)|"
-    r"(?<=€)\d+|(?<=€ )\d+)"
-    r"(?:,(\d{1,2}))?(\s?(?:€|\D.*)?)"
+    r"(?<=€)\d+|(?<=€ )\d+|0(?=,\d{3}$))"
+    r"(?:,(\d{1,3}))?(\s?(?:€|\D.*)?)"
 )
 _WORDS = {
     **{"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7},
@@ -612,7 +624,7 @@ _DIMENSIONS: tuple[tuple[str, str], ...] = (
     ("I T", "C coulomb 1"),
     ("M L2 T-3 I-1", "V volt 1000"),
     ("M L2 T-3 I-2", "ohm 1000"),
-    ("L T-1", "mph 0.44704 kph kmh kmph 0.2777777777777777777"),
+    ("L T-1", "mph 0.44704"),
 )
 _SHORT_PREFIXES = {"p": -12, "n": -9, "u": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
 _LONG_PREFIXES = {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3}
@@ -698,7 +710,7 @@ def _read_number(match: re.Match[str]) -> _Number | None:
     if aside and value is not None and _spelled_number(aside[1]) == value:
         rest = ""  # "12 (twelve)"
     unit = _unit(rest, match["rest"][:1].isspace()) if rest else None
-    if value is None or (rest and unit is None):
+    if value is None or (rest and unit is None) or (match["sign2"] and not match["money"]):
         return None
     if unit:
         value *= 10**unit.scale
@@ -731,8 +743,8 @@ def _value(match: re.Match[str]) -> Fraction | None:
             if bottom == 0:
                 return None
             quotient = _fraction(part[num]) / bottom
-            if "+" in match.group()[: match.start(num)] and not 0 < quotient < 1:
-                return None  # `2 + \frac{1}{3}` is a mixed number, `2 + \frac{7}{3}` a sum
+            if part.get(whole) and not 0 <= quotient < 1:
+                return None  # `2 \frac{7}{3}` is no mixed number
             return _fraction(part.get(whole) or "0") + quotient
     if part["repeat"] is not None:
         head, tail = part["repeat0"], part["repeat"]
@@ -831,7 +843,7 @@ def _unit(rest: str, has_space: bool) -> _Unit | None:
         w.casefold() in _WORDS or _NOT_UNITS.fullmatch(w.casefold()) for w in words
     ):
         return None
-    if words[0] == "%" or words[0].casefold() in ("percent", "pct"):
+    if words[0] == "%" or words[0].casefold() in ("percent", "percentage", "pct"):
         return (
             _Unit(frozenset(["%"]), is_percent=True) if words[0] != "%" or len(words) == 1 else None
         )
@@ -955,7 +967,7 @@ def _sum_of_units(text: str) -> _Number | None:
 
 def _numbers_match(gold: _Number, answer: _Number) -> bool:
     if gold.is_percent and not answer.is_percent:
-        return answer.value in (gold.value, gold.value / 100)
+        return answer.unit is None and answer.value in (gold.value, gold.value / 100)
     if answer.is_percent and not gold.is_percent:
         # A gold answer of at least 1 lost its percent sign; one of at most 1 is a share.
         is_same = abs(gold.value) >= 1 and answer.value == gold.value
@@ -1112,9 +1124,15 @@ def _without_lead(answer: str) -> str:
     return re.split(r",?\s?\\text\s?\{\s?,?\s?(?:for|where)\b", answer, maxsplit=1)[0].strip()
 
 
+_DECIMAL_COMMA = re.compile(r"-?(?:\d{1,3},(?:\d{1,2}|\d{4,15})|\d{4,15},\d{1,15})")
+
+
 def _match_number(gold: str, gold_number: _Number, answer: str, accept: bool) -> bool:
-    values = _stated(answer)
-    for value in values:
+    if _moment(answer) is not None:
+        return False  # "5 March" is no 5
+    if gold_number.value.denominator > 1 and _DECIMAL_COMMA.fullmatch(answer):
+        answer = answer.replace(",", ".")  # a list would be no answer to this
+    for value in _stated(answer):
         number = _number(value) or _power(value) or _number_in_words(value)
         if number is not None:
             is_quotient = number.is_ratio and number.value.denominator == 1
@@ -1709,9 +1727,19 @@ def _match_collections(gold: str, answer: str, accept: bool, depth: int) -> bool
         return _match_unordered(_items(gold_group[1]), _items(inside), accept, depth, is_set=True)
     if gold_group and gold_group[0] in "([" and len(_split(gold_group[1], ",;")) > 1:
         return _match_tuples(gold_group, answer_group, answer, accept, depth)
+    return _match_lists(gold, answer, accept, depth)
+
+
+def _match_lists(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
+    """Lists without brackets around them, in any order; with a name for each item, by name."""
+    answer_group = _brackets(answer)
     gold_items, answer_items = _items(gold), _items(answer)
     if len(gold_items) == 1 and len(answer_items) == 1:
         return None
+    if len(answer_items) == 1 and re.search(r"\bor\b", gold) and len(gold_items) == 2:
+        # `\frac{1}{2} or 0.5`: one answer, spelled twice.
+        same = _match(gold_items[0], gold_items[1], accept, depth + 1)
+        return same and _match(gold_items[0], answer, accept, depth + 1)
     if answer_group and answer_group[0] == _SET_OPEN:
         answer_items = _items(answer_group[1])
     named = _named_values(gold_items)
