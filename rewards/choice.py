@@ -101,6 +101,8 @@ def choice_reward(
     Raises:
         ValueError: for options that are none of these.
     """
+    if _are_of_all(options):
+        labelled_options(options)  # a mistake in them shows even where there is no row
     rewards: list[float | None] = []
     for row, (completion, gold) in enumerate(zip(completions, solution, strict=True)):
         known = _options_of(options, row, len(completions))
@@ -112,6 +114,22 @@ def choice_reward(
         text = _visible(completion_text(completion), prefilled)
         rewards.append(float(chosen_labels(text, known, has_numbers) == right))
     return rewards
+
+
+def chooses_nothing(
+    completions: list[Any], options: Any = None, prefilled: bool = False, **kwargs: Any
+) -> list[bool]:
+    """Whether each response makes no clear choice; logged as the share malformed."""
+    found = []
+    for row, completion in enumerate(completions):
+        known = _options_of(options, row, len(completions))
+        text = _visible(completion_text(completion), prefilled)
+        kinds = {all(label.isdigit() for label in known)} if known else {False, True}
+        found.append(all(chosen_labels(text, known, kind) is None for kind in kinds))
+    return found
+
+
+choice_reward.malformed = chooses_nothing  # type: ignore[attr-defined]
 
 
 def gold_labels(solution: Any, options: Mapping[str, str] | None = None) -> frozenset[str] | None:
@@ -299,15 +317,20 @@ def _by_text(text: str, options: dict[str, str]) -> frozenset[str] | None:
 def _options_of(options: Any, row: int, num_rows: int) -> dict[str, str] | None:
     if options is None:
         return None
-    are_of_all = isinstance(options, Mapping) or all(
-        isinstance(each, str) and each.lstrip()[:1] not in ("[", "{") for each in options
-    )
+    are_of_all = _are_of_all(options)
     if not are_of_all and len(options) != num_rows:
         raise ValueError(
             f"options are given for {len(options)} rows of {num_rows}; give each row its list, or "
             "one list of texts for all"
         )
     return labelled_options(options if are_of_all else options[row])
+
+
+def _are_of_all(options: Any) -> bool:
+    """Whether the options are those of every row: texts, where rows have lists or JSON."""
+    if options is None or isinstance(options, Mapping):
+        return options is not None
+    return all(isinstance(each, str) and each.lstrip()[:1] not in ("[", "{") for each in options)
 
 
 def labelled_options(options: Any) -> dict[str, str] | None:

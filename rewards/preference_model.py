@@ -40,6 +40,7 @@ class PreferenceModelReward:
         max_length: longest input in tokens, cut at its beginning; the model's own by default.
         dtype: type of the weights, as in transformers.
         device: where the model goes; the process's accelerator, or the CPU, by default.
+        prefilled: the prompt ended with `<think>`, so what has no `</think>` has no answer.
 
     Raises:
         ValueError: for an unknown `scope` or `scale`, or `raw` without `no_answer`.
@@ -57,6 +58,7 @@ class PreferenceModelReward:
         max_length: int | None = None,
         dtype: str = "auto",
         device: str | None = None,
+        prefilled: bool = False,
     ) -> None:
         if scope not in SCOPES:
             raise ValueError(f"unknown scope {scope!r}; known: {', '.join(SCOPES)}")
@@ -77,6 +79,7 @@ class PreferenceModelReward:
         self.max_length = max_length
         self.dtype = dtype
         self.device = device
+        self.prefilled = prefilled
 
     def __call__(self, prompts: list[Any], completions: list[Any], **kwargs: Any) -> list[float]:
         """Scores of B responses.
@@ -102,7 +105,7 @@ class PreferenceModelReward:
 
     def _judged_text(self, completion: Any) -> str:
         text = completion_text(completion)
-        return text.strip() if self.scope == "response" else answer_text(text)
+        return text.strip() if self.scope == "response" else answer_text(text, self.prefilled)
 
     def _scores(self, model: Any, tokenizer: Any, inputs: list[list[int]]) -> list[float]:
         """Scores of token id lists, in batches of similar length."""
@@ -133,6 +136,7 @@ def preference_model_reward(
     max_length: int | None = None,
     dtype: str = "auto",
     device: str | None = None,
+    prefilled: bool = False,
     **kwargs: Any,
 ) -> list[float]:
     """Score responses with a reward model (paper section 2.3.4, helpfulness and harmlessness).
@@ -140,7 +144,7 @@ def preference_model_reward(
     Args:
         prompts: B prompts, plain text or lists of messages.
         completions: B completions of the same kind.
-        model, scope, batch_size, scale, no_answer, max_length, dtype, device: see
+        model, scope, batch_size, scale, no_answer, max_length, dtype, device, prefilled: see
             `PreferenceModelReward`.
 
     Returns:
@@ -150,7 +154,7 @@ def preference_model_reward(
         ValueError: see `PreferenceModelReward`; also for a model with more than one output.
     """
     reward = PreferenceModelReward(
-        model, scope, batch_size, scale, no_answer, max_length, dtype, device
+        model, scope, batch_size, scale, no_answer, max_length, dtype, device, prefilled
     )
     return reward(prompts, completions)
 
@@ -159,12 +163,15 @@ def preference_model_reward(
 preference_model_reward.runs_in_trainer = True  # type: ignore[attr-defined]
 
 
-def answer_text(text: str) -> str:
+def answer_text(text: str, prefilled: bool = False) -> str:
     """What follows the reasoning, without answer tags; `""` where the reasoning is not closed.
 
-    A response that has no reasoning is all answer.
+    A response that has no reasoning is all answer, unless the prompt has opened it already.
     """
-    visible = text.rpartition("</think>")[2].partition("<think>")[0]
+    _, is_closed, visible = text.rpartition("</think>")
+    if prefilled and not is_closed:
+        return ""
+    visible = visible.partition("<think>")[0]
     before, is_closed, _ = visible.rpartition("</answer>")
     _, is_opened, inside = before.rpartition("<answer>")
     return inside.strip() if is_closed and is_opened else visible.strip()

@@ -16,6 +16,7 @@ from trl_r1.verification.check_report import FAULT, CheckReport
 from trl_r1.verification.loading import builtin_rewards
 from trl_r1.verification.rewards_check import check_reward
 from trl_r1.verification.rewards_table import list_rewards, print_report
+from trl_r1.verification.trl_rewards import SUMMARIES
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -154,7 +155,9 @@ def test_the_list_has_every_built_in_reward_with_what_it_needs() -> None:
     out = io.StringIO()
     assert list_rewards(out) == 0
     lines = out.getvalue().splitlines()
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == builtin_rewards()
+    names = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert [name for name in names if ":" not in name] == builtin_rewards()
+    assert [name for name in names if ":" in name] == [f"trl.rewards:{n}" for n in SUMMARIES]
     assert "needs: solution" in out.getvalue()
     assert "profile='answer_tags'" in out.getvalue()
 

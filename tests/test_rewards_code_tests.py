@@ -60,6 +60,33 @@ def test_share_is_the_share_of_tests_that_pass(sandbox: Sandbox) -> None:
         code_tests_reward([], [], score="most")  # type: ignore[arg-type]
 
 
+def test_limits_of_a_program_are_an_argument() -> None:
+    slow = _block("import time\ntime.sleep(0.6)\ndef double(x): return 2 * x")
+    try:
+        assert code_tests_reward([slow], [_DOUBLE], num_workers=1) == [1.0]
+    except SandboxUnavailableError as error:
+        pytest.skip(f"this kernel can't isolate: {error}")
+    limits = {"wall_seconds": 0.2}
+    assert code_tests_reward([slow], [_DOUBLE], num_workers=1, limits=limits) == [0.0]
+
+
+def test_limits_and_backends_that_make_no_sense_are_errors_before_any_program_runs() -> None:
+    with pytest.raises(ValueError, match="unknown limit 'wall'; known: cpu_seconds, wall_seconds"):
+        code_tests_reward([], [], limits={"wall": 1.0})
+    with pytest.raises(ValueError, match="wall_seconds is -1; it has to be positive"):
+        code_tests_reward([], [], limits={"wall_seconds": -1})
+    with pytest.raises(ValueError, match="unknown code backend 'docker'"):
+        code_tests_reward([], [], backend="docker")
+    with pytest.raises(ValueError, match="has limits of its own"):
+        code_tests_reward([], [], backend=object(), limits={"wall_seconds": 1.0})
+
+
+def test_with_a_prefilled_opener_a_program_in_open_reasoning_is_none(sandbox: Sandbox) -> None:
+    code = "```python\ndef double(x): return 2 * x\n```"
+    settings: Any = {"tests": [_DOUBLE] * 2, "backend": sandbox, "prefilled": True}
+    assert code_tests_reward([code, f"hm</think>\n{code}"], **settings) == [0.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("text", "program"),
     [

@@ -105,6 +105,14 @@ def test_no_answer_scores_below_any_answer(scorer_dir: Path) -> None:
     assert scores[0] == 0.0 < scores[1]
 
 
+def test_with_a_prefilled_opener_open_reasoning_is_no_answer(scorer_dir: Path) -> None:
+    assert answer_text("still thinking", prefilled=True) == ""
+    assert answer_text("thoughts</think> hi Ada.", prefilled=True) == "hi Ada."
+    texts = messages(["still thinking", "thoughts</think> hi Ada."])
+    scores = preference_model_reward([PROMPT] * 2, texts, str(scorer_dir), prefilled=True)
+    assert scores[0] == 0.0 < scores[1]
+
+
 def test_a_long_input_is_cut_at_its_beginning(scorer_dir: Path) -> None:
     long, short = "x" * 2000 + "hi Ada.", "y" * 2000 + "hi Ada."
     reward = PreferenceModelReward(str(scorer_dir), max_length=8)

@@ -19,8 +19,27 @@ from trl_r1.tasks import TASKS
 from trl_r1.verification.bound_reward import BoundReward
 from trl_r1.verification.loading import RewardReferenceError, build_reward
 
-# Built-in rewards that load nothing and start nothing: a wrong argument shows when they are called.
-_QUICK = ("math_answer", "think_format", "language_consistency", "overlong")
+# A wrong argument shows when a reward is called: with one row, or without any where a row would
+# load or start something.
+_QUICK = (
+    "choice",
+    "instruction",
+    "language_consistency",
+    "length_within_group",
+    "math_answer",
+    "overlong",
+    "repetition",
+    "think_format",
+)
+_QUICK_WITHOUT_ROWS = ("code_tests", "preference_model", "reasoning_gym")
+_ROW = {
+    "prompts": "1",
+    "completions": "<think>1</think> <answer>1</answer>",
+    "completion_ids": [1],
+    "solution": "1",
+    "tests": [],
+    "entry": None,
+}
 
 
 def reward_faults(recipe: StageRecipe, folder: Path) -> Iterator[str]:
@@ -80,13 +99,11 @@ def _argument_faults(
             faults.append(f"{place}.args.{name}: {fault}" if fault else None)
     found = [fault for fault in faults if fault]
     yield from found
-    if not found and reward.use in _QUICK and reward.args:
+    if not found and reward.use in (*_QUICK, *_QUICK_WITHOUT_ROWS) and reward.args:
+        num_rows = int(reward.use in _QUICK)
+        columns = {name: [value] * num_rows for name, value in _ROW.items()}
         try:
-            function.function(
-                completions=["<think>1</think> <answer>1</answer>"],
-                completion_ids=[[1]],
-                **{"solution": ["1"], **function.args},
-            )
+            function.function(**{**columns, **function.args})
         except Exception as error:  # noqa: BLE001 - whatever it says to its arguments
             yield f"{place}: reward {reward.use!r}: args: {error}"
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from trl_r1.verification import trl_rewards
 from trl_r1.verification.bound_reward import BoundReward
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def load_reward(reference: str, base_dir: Path | None = None) -> Callable[..., A
     else:
         module = _load_module(target, reference)
     function = _get_function(module, name, reference)
+    if target == trl_rewards.MODULE:
+        function = trl_rewards.adapted(function)
     _check_signature(function, reference)
     return function
 
@@ -270,7 +273,7 @@ def _get_function(module: ModuleType, name: str, reference: str) -> Callable[...
     if function is None:
         raise RewardReferenceError(
             f"reward {reference!r}: {module.__file__ or module.__name__} has no function {name!r}"
-            + _suggestion(name, callables)
+            + _suggestion(name, callables or dir(module))
         )
     if inspect.isclass(function):
         raise RewardReferenceError(

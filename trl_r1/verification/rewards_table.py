@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from trl_r1.verification import trl_rewards
 from trl_r1.verification.check_report import FAULT, CheckReport
 from trl_r1.verification.description import describe_reward
 from trl_r1.verification.loading import builtin_rewards, load_reward
@@ -20,7 +21,7 @@ _MAX_NAME_WIDTH = 28
 
 
 def list_rewards(out: TextIO) -> int:
-    """Print the built-in rewards: first line of the docstring, columns, arguments.
+    """Print the built-in rewards (first line of the docstring, columns, arguments), and TRL's.
 
     Returns:
         0, the exit status.
@@ -34,6 +35,9 @@ def list_rewards(out: TextIO) -> int:
         _write(out, "", f"needs: {', '.join(columns) or 'nothing but completions'}")
         if arguments:
             _write(out, "", f"optional: {', '.join(arguments)}")
+    for name, summary in trl_rewards.SUMMARIES.items():
+        _write(out, f"{trl_rewards.MODULE}:{name}", "")
+        _write(out, "", summary)
     return 0
 
 
