@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from trl_r1.rewards.code_tests import code_tests_reward
-from trl_r1.verification import code_backends
+from trl_r1.verification import remote_backend
 from trl_r1.verification.code_backends import (
     BackendError,
     E2BBackend,
     PistonBackend,
     SandboxFusionBackend,
     open_backend,
-    post_json,
 )
+from trl_r1.verification.remote_backend import post_json
 from trl_r1.verification.sandbox import Call, Limits, Program
 
 _LIMITS = Limits(wall_seconds=2)
@@ -178,7 +178,7 @@ def test_a_service_that_fails_is_an_error_that_says_where() -> None:
 
 
 def test_a_busy_service_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_backends.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(remote_backend.time, "sleep", lambda seconds: None)
     asked: list[str] = []
 
     def answer(path: str, body: dict[str, Any]) -> dict[str, Any]:

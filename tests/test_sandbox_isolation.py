@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from trl_r1.verification.isolation import kernel, seccomp
-from trl_r1.verification.sandbox import Program, Sandbox, SandboxUnavailableError
+from trl_r1.verification.sandbox import Limits, Program, Sandbox, SandboxUnavailableError
 
 _REPOSITORY = Path(__file__).parents[1]
 _EPERM = seccomp.ERRNO | 1
@@ -252,13 +252,62 @@ def test_bubblewrap_asked_for_in_vain_is_an_error(
         Sandbox(1, bubblewrap=True)
 
 
-def test_bubblewrap_is_the_outer_layer() -> None:
+@pytest.fixture(params=["installed", "double"])
+def bwrap(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The real one where it is installed; a double that does the same with the kernel's calls."""
     _require_isolation()
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap (bwrap) is not installed")
-    with Sandbox(1, bubblewrap=True) as sandbox:
+    if request.param == "installed":
+        path = shutil.which("bwrap")
+        if path is None:
+            pytest.skip("bubblewrap (bwrap) is not installed")
+        yield Path(path)
+        return
+    double = tmp_path / "bwrap"
+    program = Path(__file__).with_name("bwrap_double.py")
+    log = tmp_path / "log"
+    double.write_text(
+        f'#!/bin/sh\necho "$@" >> {log}\n'
+        f'PYTHONPATH={_REPOSITORY} exec {sys.executable} -B {program} "$@"\n'
+    )
+    double.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    yield double
+    assert "--unshare-net" in log.read_text()
+
+
+def test_bubblewrap_is_the_outer_layer_and_the_others_hold_inside(bwrap: Path) -> None:
+    secret = bwrap.parent / "secret"
+    if os.access(bwrap.parent, os.W_OK):
+        secret.write_text("secret")
+    look = (
+        "import os, socket\n"
+        f"for attempt in (lambda: open({str(secret)!r}), lambda: os.listdir('/proc'),\n"
+        "                lambda: open('/x', 'w'), os.fork, socket.socket):\n"
+        "    try: print('ESCAPED', attempt())\n"
+        "    except OSError as error: print(type(error).__name__)\n"
+        "print(os.getpid())"
+    )
+    double = Program("def f(x): return 2 * x", calls=("f(21)",))
+    beside = Program("def f(x): return 2 * x", tests=("assert f(2) + f(3) == 10",))
+    loops = Program("while True: pass")
+    with Sandbox(2, Limits(cpu_seconds=0.5, wall_seconds=3), bubblewrap=True) as sandbox:
         assert sandbox.layers[0] == "bubblewrap"
-        assert sandbox.run([Program("print(1)")])[0].stdout == "1\n"
+        assert {"namespaces", "landlock", "seccomp", "rlimits"} <= set(sandbox.layers)
+        looked, called, tested, looped = sandbox.run([Program(look), double, beside, loops])
+    assert "ESCAPED" not in looked.stdout
+    assert looked.stdout.splitlines()[-1] == "1"
+    assert called.outcomes[0].value == 42
+    assert tested.verdicts == (True,)
+    assert looped.status == "timeout"
+
+
+def test_bubblewrap_is_taken_where_it_is_found(bwrap: Path) -> None:
+    with Sandbox(1) as sandbox:
+        assert sandbox.layers[0] == "bubblewrap"
+    with Sandbox(1, bubblewrap=False) as sandbox:
+        assert "bubblewrap" not in sandbox.layers
 
 
 def test_bubblewrap_that_does_not_work_is_left_out(
