@@ -76,6 +76,21 @@ NETWORK = {
         "import socket; s = socket.socket(socket.AF_UNIX); s.bind('\\0x'); print('ESCAPED')"
     ),
     "opens a netlink socket": "import socket; socket.socket(socket.AF_NETLINK); print('ESCAPED')",
+    "sniffs packets": (
+        "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW); print('ESCAPED')"
+    ),
+    "talks to the host of a virtual machine": (
+        "import socket; socket.socket(40, socket.SOCK_STREAM); print('ESCAPED')"
+    ),
+    "opens the kernel's crypto socket": (
+        "import socket; socket.socket(38, socket.SOCK_SEQPACKET); print('ESCAPED')"
+    ),
+    "passes a descriptor out": (
+        "import array, socket\n"
+        "a, b = socket.socketpair()\n"
+        "a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0]))])\n"
+        "print('ESCAPED')"
+    ),
     "turns a pair of sockets outward": (
         "import socket; a, b = socket.socketpair(type=socket.SOCK_DGRAM)\n"
         "a.sendto(b'x', '\\0outside'); print('ESCAPED')"
@@ -119,6 +134,15 @@ PROCESSES = {
     "traces the test's process": _RAW + "raw({ptrace}, 16, {pid}, 0, 0)",
     "reads another process's memory": _RAW + "raw({process_vm_readv}, {pid}, 0, 0, 0, 0, 0)",
     "opens another process's descriptor": _RAW + "raw(434, {pid}, 0)",
+    "takes another process's descriptor": _RAW + "raw(438, 0, 0, 0)",
+    "leaves zombies": (
+        "import os\nfor _ in range(100):\n    if os.fork() == 0: os._exit(0)\nprint('ESCAPED')"
+    ),
+    "changes another process's limits": (
+        "import resource; resource.prlimit({pid}, resource.RLIMIT_NOFILE, (1, 1)); print('ESCAPED')"
+    ),
+    "pins the grader's cores": "import os; os.sched_setaffinity(0, [0]); print('ESCAPED')",
+    "opens the terminal": "open('/dev/tty', 'w').write('x'); print('ESCAPED')",
     "reads /proc": "import os; print('ESCAPED', os.listdir('/proc'))",
     "reads its parent's memory in /proc": "print('ESCAPED', open('/proc/1/mem', 'rb').read(1))",
     "uses inherited descriptors": (
@@ -155,6 +179,13 @@ KERNEL = {
         "from multiprocessing import shared_memory\n"
         "shared_memory.SharedMemory('x', create=True, size=4096); print('ESCAPED')"
     ),
+    "shares memory by file": (
+        "import mmap, os\n"
+        "fd = os.open('/dev/shm/x', os.O_CREAT | os.O_RDWR); mmap.mmap(fd, 4096); print('ESCAPED')"
+    ),
+    "locks memory": _RAW + "report(libc.mlockall(3))",
+    "changes its personality": _RAW + "report(libc.personality(0x0040000))",
+    "watches files": _RAW + "report(libc.inotify_init())",
     "makes a memory file": "import os; os.memfd_create('x'); print('ESCAPED')",
     "opens a message queue": _RAW + "raw({mq_open}, b'x', 0o102, 0o666, 0)",
     "drops its filter": _RAW + "report(libc.prctl(22, 0, 0, 0, 0))",

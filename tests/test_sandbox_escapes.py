@@ -104,6 +104,25 @@ def test_a_greedy_program_meets_its_limit(name: str, around: Surroundings) -> No
     assert neighbour.outcomes[0].value == 42
 
 
+def test_no_zombie_is_left_of_programs_that_die_in_any_way(around: Surroundings) -> None:
+    ends = ["pass", "1 / 0", "import os; os.abort()", "while True: pass", "import os; os._exit(3)"]
+    ends.append("import threading, os\nthreading.Thread(target=os._exit, args=(0,)).start()")
+    around.sandbox.run([Program(code) for code in ends * 2])
+    states = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, fields = file.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, parent = fields.split()[:2]
+        states[int(name.split()[0])] = (state, int(parent))
+    ours = {os.getpid()}
+    for _ in range(4):  # supervisor, zygote, program
+        ours |= {pid for pid, (_, parent) in states.items() if parent in ours}
+    assert len(ours) >= 5
+    assert not [pid for pid in ours if states.get(pid, ("",))[0] == "Z"]
+
+
 def test_nothing_passes_from_one_program_to_the_next(around: Surroundings) -> None:
     leave = (
         "import builtins, json, os, sys, time\n"
