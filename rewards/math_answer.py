@@ -3,23 +3,49 @@ r"""Accuracy reward: 1.0 for the right final answer, 0.0 for a wrong one, None f
 The paper's rule-based accuracy reward (section 2.2.2): the final answer stands in a given form, in
 a box or in tags, and rules decide whether it equals the gold answer. This file stands alone: it
 imports neither a sibling nor `trl_r1`, so it can be copied next to any script and passed to
-`trl.GRPOTrainer(reward_funcs=...)`. That is also why it is longer than its neighbours.
+`trl.GRPOTrainer(reward_funcs=...)`. That is why it is many times longer than its neighbours; it
+reads from top to bottom in the parts that the rulers mark: finding the answer, one spelling,
+numbers with units, comparing by kind, and an evaluator of formulas.
 
 How an answer is graded. Only the part after the reasoning counts, and of that the last box (or
 answer tags, or `Answer:` line). It is compared with the gold answer as text, as a number, by its
-kind (letter, unit, list, tuple, set, interval, matrix, equation, ratio) and at the end by value: a
-small evaluator works formulas out in exact fractions and floats at a few points. The model writes
-what is graded, so nothing here can be stalled by it: no `sympy`, no recursion deeper than a cap, no
-number longer than a cap, time linear in the length of the completion.
+kind (date, time, letter, words, matrix, vector, ratio, interval, equation, set, tuple, list) and at
+the end by value: a small evaluator works formulas out in exact fractions, and in floats at a few
+points. The model writes what is graded, so nothing here can be stalled by it: no `sympy`, no
+recursion deeper than a cap, no number longer than a cap, time linear in the length of the
+completion.
 
-Where the gold answer is a plain number, only a number is an answer: `123 \times 456` leaves the
-work to the grader and scores 0.0 (`accept_unevaluated=True` changes that). Numbers are compared
-exactly, except that one written with nine decimals or more stands for what it was rounded from:
-`0.333333` is not a third.
+Conventions, where people disagree:
+
+- An expression is no answer where the gold answer is a plain number: `123 \times 456`, `4+1` and
+  `10/2` score 0.0 (`accept_unevaluated=True` changes that); a power, `2^{10}`, is a number.
+- Numbers are compared exactly: `0.33` is not a third. One written with nine decimals or more
+  stands for what it was rounded from. `a \approx b` says both, if b is what a rounds to.
+- `x = 2+3 = 5` says 5; `x = 4 = 5` says nothing, it contradicts itself.
+- Percent: gold `35` or `35\%` is `35\%` or `35`; gold `35\%` is also `0.35`; gold up to 1, like
+  `0.2`, is a share: `20\%`, not `0.2\%`. `50` is not `5000\%`.
+- Units: where both sides have one, they have to measure the same and are converted (`5 km` is
+  `5000 m`, not `5` miles, not `5 kg`); a unit that only one side has is passed over. `3` is not
+  `3 hours 20 minutes`. Currencies are not converted.
+- Thousands: `1,000`, `1 000`, `1{,}000`, `1.000.000`. `1,23,4` and `32, 349` are lists. A decimal
+  comma counts only next to a currency sign, after grouped thousands (`1.234,56`), or in an answer
+  to a gold answer that is a decimal number. So `1.22` is not the gold list `1,22`.
+- A tuple `(1,2)` has an order, is no set and no list; a list without brackets and a set have none.
+  A list `1,2` may be written as a set and a set as a list. An answer named twice counts once.
+  With two items `[1,2]` and `(1,2)` are different intervals.
+- Several answers are one list: `4 or 5`, and boxes joined by `and`, `or` or a comma.
+  Otherwise the last box counts. A `Final answer:` after the last box counts before it.
+- `x=5` is `5`, but not `y=5`. An equation equals its multiples. `y=2x` is `2x` and `f(x)=2x`.
+- `52_8` is `42`, not `52`. `2\frac13` and `2 1/3` are mixed numbers.
+- `03/05/2024` is March 5 unless only the other reading is a date. `3:30` is 3:30 pm or am; gold
+  `3:45` is a time, gold `3:4` or `3:40` a ratio.
+- Words are compared without case, articles and full stops; letters of choices without brackets,
+  the text of the choice and case. `no solution` is the empty set.
+- Formulas that are equal count as equal, so a question that says "factor this" can be answered
+  by repeating it.
 
 Left out: proofs, integrals, sums and limits as answers (equal only as text), words that mean the
-same. Two formulas that are equal count as equal, so a question
-that says "factor this" can be answered by repeating it.
+same, tolerances for rounded answers, inequalities that would have to be solved.
 """
 
 from __future__ import annotations
@@ -62,7 +88,8 @@ def math_answer_reward(
         completions: B completions, plain text or lists of messages.
         solution: B gold answers: the answer alone, or a text with a `\boxed{}` or `####` in it.
         extraction: where a final answer may stand. `strict`: a box or `<answer>` tags. `marked`:
-            also after `####`, `Answer:` or `the answer is`. `lenient`: also the last number.
+            also after `####`, `Answer:` or `the answer is`. `lenient`: also the last formula
+            or number, or a response that is nothing but an answer.
         prefilled: the prompt ended with `<think>`, so what has no `</think>` is all reasoning.
         accept_unevaluated: take `2+3` for the gold answer 5.
 

@@ -4,15 +4,24 @@
     python scripts/grade.py FILE.jsonl [...] [--reward math_answer] [--args '{"prefilled": true}']
 
 A line is a JSON object with `gold`, `pred` (the completion) and `label` (true where it is right).
-Other keys go to the reward as columns. With --box a `pred` without a box is taken for the answer
-alone and put in one. A row graded None counts as wrong, and is counted by itself too. Exit status
-1 where the errors exceed --max_fp or --max_fn.
+Other keys go to the reward as columns. With --box a `pred` that is an answer alone, without a box
+or an "Answer:" around it, is put in one. A row graded None counts as wrong, and is counted by
+itself too. Exit status 1 where the errors exceed --max_fp or --max_fn.
+
+Labels of different sources contradict each other. --contradicted names a file of such rows (`gold`,
+`pred`, `label` and `why`): they are graded and shown like all others, and the agreement is printed
+a second time without them. For the pairs taken from the tests of other graders:
+
+    python scripts/grade.py grader_unit_pairs.jsonl \\
+        --args '{"extraction": "lenient", "accept_unevaluated": true}' \\
+        --contradicted scripts/grader_unit_pairs_contradicted.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,15 +39,18 @@ def main() -> int:
     parser.add_argument("--max_fp", type=int, help="false positives allowed, over all files")
     parser.add_argument("--max_fn", type=int, help="false negatives allowed, over all files")
     parser.add_argument("--box", action="store_true", help="put answers that stand alone in a box")
+    parser.add_argument("--contradicted", type=Path, help="rows whose label others contradict")
     parser.add_argument("--quiet", action="store_true", help="counts only, not the rows")
     options = parser.parse_args()
     reward = pooled(options.reward, args=options.args)
+    excused = read(options.contradicted) if options.contradicted else []
+    contradicted = {row_key(row) for row in excused}
     num_positives = num_negatives = 0
     for path in options.files:
         rows = read(path)
         if options.box:
-            rows = [{**row, "pred": boxed(row["pred"])} for row in rows]
-        false_positives, false_negatives = grade(path, rows, reward, options.quiet)
+            rows = [{**row, "completion": boxed(row["pred"])} for row in rows]
+        false_positives, false_negatives = grade(path, rows, reward, options.quiet, contradicted)
         num_positives += false_positives
         num_negatives += false_negatives
     too_many = [
@@ -49,21 +61,31 @@ def main() -> int:
 
 
 def boxed(answer: str) -> str:
-    return answer if "\\boxed" in answer else rf"\boxed{{{answer}}}"
+    is_alone = len(answer) <= 200 and not re.search(
+        r"\\boxed|####|\banswer\b|\bA:|\n", answer, re.I
+    )
+    return rf"\boxed{{{answer}}}" if is_alone else answer
 
 
-def grade(path: Path, rows: list[dict[str, Any]], reward: Any, quiet: bool) -> tuple[int, int]:
+def row_key(row: dict[str, Any]) -> str:
+    return json.dumps([row["gold"], row["pred"], row["label"]])
+
+
+def grade(
+    path: Path, rows: list[dict[str, Any]], reward: Any, quiet: bool, contradicted: set[str]
+) -> tuple[int, int]:
     """Grade a file and print what differs from its labels.
 
     Returns:
         Number of false positives and of false negatives.
     """
-    taken = ("gold", "pred", "label")
+    taken = ("gold", "pred", "label", "completion")
     columns = {
         key: [row.get(key) for row in rows] for row in rows[:1] for key in row if key not in taken
     }
     columns["solution"] = [row["gold"] for row in rows]
-    pending = reward.submit([row["pred"] for row in rows], **columns)
+    completions = [row.get("completion", row["pred"]) for row in rows]
+    pending = reward.submit(completions, **columns)
     rewards = pending.result()
     wrong: dict[str, list[int]] = {"false positive": [], "false negative": []}
     num_none = 0
@@ -78,6 +100,13 @@ def grade(path: Path, rows: list[dict[str, Any]], reward: Any, quiet: bool) -> t
         f"{path}: {len(rows)} rows: {false_positives} false positives, {false_negatives} false "
         f"negatives, agreement {agreement:.4f}, {num_none} graded None"
     )
+    left = [n for n, row in enumerate(rows) if row_key(row) not in contradicted]
+    if len(left) < len(rows):
+        num_wrong = len(set(left) & {n for numbers in wrong.values() for n in numbers})
+        print(
+            f"  without {len(rows) - len(left)} rows whose label is contradicted: {len(left)} rows, "
+            f"{num_wrong} wrong, agreement {1 - num_wrong / len(left):.4f}"
+        )
     if not quiet:
         for kind, numbers in wrong.items():
             for number in numbers:
