@@ -10,7 +10,9 @@ is an English word in Russian. Between languages of the Latin script, by lists o
 (`WORDS`): a word is foreign where another language lists it and the wanted one does not. A word
 that nobody lists counts as the wanted language, as names and terms should; so a short foreign
 remark of rare words goes unseen, and the share is an upper bound. `words` replaces the lists where
-the vocabulary is known. In scripts without spaces a character counts as a word.
+the vocabulary is known. In scripts without spaces a character counts as a word. Names of functions
+(sin, log) count as formulas wherever they stand; a sentence inside a code block or a formula is no
+code, so that nothing hides there, and counts.
 
 Left out: telling apart languages of one script other than those in `WORDS`.
 """
@@ -110,9 +112,19 @@ _WORD = re.compile(
 )
 # What is not prose: code, formulas, commands and tags. A fence or bracket that is never closed
 # is text, except a code fence.
-_ENCLOSED = {"```": "```", "`": "`", "$$": "$$", "$": "$", "\\[": "\\]", "\\(": "\\)"}
-_OPENERS = re.compile(r"```|`|\$\$|\$|\\\[|\\\(")
-_MARKUP = re.compile(r"\\[a-zA-Z]+|</?[a-z]{1,10}>")
+_ENCLOSED = {"```": "```", "~~~": "~~~", "`": "`", "$$": "$$", "$": "$"}
+_ENCLOSED |= {"\\[": "\\]", "\\(": "\\)", "\\begin": "\\end"}
+_FENCES = ("```", "~~~")
+_OPENERS = re.compile(r"```|~~~|`|\$\$|\$|\\\[|\\\(|\\begin\b")
+_MARKUP = re.compile(
+    r"\\(?:begin|end)\s?\{[^{}\n]{0,20}\}|\\[a-zA-Z]+|</?[a-z]{1,10}>"
+    r"|\b(?:sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|mod|gcd|lcm|lim|sqrt|det|arg|deg|sup|inf)\b"
+)
+# Six words in a row, or twelve characters where a character is a word: a sentence.
+_SENTENCE = re.compile(
+    rf"(?<![^\W\d_])(?:[^\W\d_]{{2,}}[ ,]{{1,2}}){{5,}}[^\W\d_]{{2,}}"
+    rf"|[{''.join(_RANGES[script] for script in _CHARACTER_SCRIPTS)}]{{12,}}"
+)
 
 
 def language_consistency_reward(
@@ -136,8 +148,14 @@ def language_consistency_reward(
         0.0, for it shows nothing; reasoning without any word (digits, formulas) is 1.0.
 
     Raises:
-        ValueError: for a language that is not in `LANGUAGES` (nor in `words`).
+        ValueError: for a language that is not in `LANGUAGES` (nor in `words`), or where there is
+            neither a column nor a setting.
     """
+    if language is None:
+        raise ValueError(
+            "language_consistency_reward: no language; give the data set a column 'language', or "
+            "set the argument language to one for all rows"
+        )
     wanted = language if isinstance(language, list) else [language] * len(completions)
     lists = {code: frozenset(map(str.casefold, ws)) for code, ws in (words or WORDS).items()}
     rewards: list[float | None] = []
@@ -182,7 +200,10 @@ def _prose(text: str) -> str:
         if end < 0:
             missing.add(closing)
         parts.append(text[start : match.start()])
-        if end < 0 and closing == "```":
+        if end >= 0 or closing in _FENCES:
+            inside = text[match.end() : end if end >= 0 else None]
+            parts += [line for line in inside.split("\n") if _SENTENCE.search(line)]
+        if end < 0 and closing in _FENCES:
             start = len(text)
         else:
             start = match.end() if end < 0 else end + len(closing)

@@ -61,10 +61,38 @@ def test_the_share_is_words_of_the_language_over_words(
         r"We see \(und\) and \[dann\] here",
         r"We see $$und$$ and \frac{3}{4} here",
         "We see x, y and z, 3 and 4",
+        "We run\n~~~\nfür und dann\n~~~\nhere",
+        r"We see \begin{align} und &= \text{für} \\ dann \end{align} here",
+        "We run\n```\n# für alle\nprint(und, dann)\n# 计算总和\n```\nhere",
     ],
 )
 def test_code_and_formulas_are_left_out(text: str) -> None:
     assert language_share(text, "en") == 1.0
+
+
+def test_names_of_functions_are_formulas_in_any_language() -> None:
+    assert language_share("我们算 sin(x) + log(y) mod max(a, b)", "zh") == 1.0
+    assert language_share("я считаю sin(x)", "ru") == 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ok\n```\nund dann haben wir alle zusammen nicht mehr\n```",
+        "ok $und dann haben wir alle zusammen nicht mehr$",
+        "ok `und dann haben wir alle zusammen nicht mehr`",
+        "ok ``` und dann haben wir alle zusammen nicht mehr",
+        "we pay $5 und dann haben wir alle zusammen nicht $3",
+        "ok\n```python\n# 我们先把两个数字加起来然后再乘以三\n```",
+    ],
+)
+def test_a_sentence_does_not_hide_in_code_or_a_formula(text: str) -> None:
+    assert language_share(text, "en") < 0.5
+
+
+def test_without_a_column_or_a_setting_there_is_no_silent_reward() -> None:
+    with pytest.raises(ValueError, match="give the data set a column 'language', or set"):
+        language_consistency_reward(["<think>a</think>"])
 
 
 def test_a_mark_that_is_never_closed_hides_nothing_but_a_code_fence() -> None:
@@ -107,7 +135,7 @@ def test_each_row_has_its_own_language_and_one_without_is_not_gradable() -> None
         pytest.approx(1 / 3),
         None,
     ]
-    assert language_consistency_reward(completions) == [None, None, None]
+    assert language_consistency_reward(completions, language=[None] * 3) == [None, None, None]
     assert language_consistency_reward(completions, language="en-US") == [pytest.approx(2 / 3)] * 3
 
 
@@ -140,7 +168,27 @@ def test_no_list_holds_a_word_of_the_english_one() -> None:
     assert set(shared.values()) == {frozenset()}
 
 
-@pytest.mark.parametrize("unit", ["$", "`", "```", "\\[", "\\(", "$$", "$a ", "<", "\\", "a ", "é"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "$",
+        "`",
+        "```",
+        "\\[",
+        "\\(",
+        "$$",
+        "$a ",
+        "<",
+        "\\",
+        "a ",
+        "é",
+        "aa ",
+        "~~~",
+        "\\begin",
+        "aa,",
+        "中",
+    ],
+)
 def test_a_million_characters_are_read_in_linear_time(unit: str) -> None:
     with must_end(60):
         language_share(unit * (1_000_000 // len(unit)), "en")

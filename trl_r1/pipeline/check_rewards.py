@@ -37,6 +37,7 @@ _ROW = {
     "completions": "<think>1</think> <answer>1</answer>",
     "completion_ids": [1],
     "solution": "1",
+    "language": "en",
     "tests": [],
     "entry": None,
 }
