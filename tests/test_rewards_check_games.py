@@ -149,7 +149,7 @@ def test_gold_answers_that_can_not_be_graded_are_listed_and_counted(tmp_path: Pa
     seen = {finding.check: finding for finding in report.findings}
     assert seen["gold answers"].level == "note"
     text = seen["gold answers"].seen
-    assert text.startswith("3 of 6 can't be graded: row 2 '', row 3 ")
+    assert text.startswith("3 of 6 can't be graded: row 2 '' (because it is empty), row 3 ")
     assert "boxed{5'" in text
     assert "row 5 'one long text" in text
     assert seen["golds as answers"].level == "ok"

@@ -8,6 +8,7 @@ from typing import Any
 from trl_r1.verification.check_calls import Subject
 from trl_r1.verification.check_games import answer_form
 from trl_r1.verification.check_report import FAULT, NOTE, OK, CheckReport
+from trl_r1.verification.ungradable import ungradable_rows
 
 _MAX_ROWS = 20_000
 _MAX_NAMED = 5
@@ -37,7 +38,8 @@ def check_golds(subject: Subject, report: CheckReport) -> None:
         report.add(
             "gold answers",
             FAULT if len(open_rows) == len(rows) else NOTE,
-            f"{len(open_rows)} of {len(rows)} can't be graded: {_named(rows, open_rows)}; mend "
+            f"{len(open_rows)} of {len(rows)} can't be graded: "
+            f"{_named(rows, open_rows, _reasons(subject, rows))}; mend "
             "these rows or leave them out",
         )
     else:
@@ -50,7 +52,7 @@ def check_golds(subject: Subject, report: CheckReport) -> None:
             "golds as answers",
             NOTE,
             f"{len(denied)} of {len(rows)} do not count as right in {form[1]}: "
-            f"{_named(rows, denied)}",
+            f"{_named(rows, denied, {})}",
         )
     else:
         report.add("golds as answers", OK, f"each counts as right in {form[1]}")
@@ -60,7 +62,17 @@ def _is_below(reward: float | None, full: float) -> bool:
     return reward is not None and reward < full
 
 
-def _named(rows: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> str:
-    shown = [f"row {n + 1} {str(rows[n].get('solution'))[:40]!r}" for n in numbers[:_MAX_NAMED]]
+def _reasons(subject: Subject, rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    faults = ungradable_rows([subject.reward], rows)
+    return {fault.row: f" ({fault.reason.removeprefix('not gradable ')})" for fault in faults}
+
+
+def _named(
+    rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], reasons: Mapping[int, str]
+) -> str:
+    shown = [
+        f"row {n + 1} {str(rows[n].get('solution'))[:40]!r}{reasons.get(n, '')}"
+        for n in numbers[:_MAX_NAMED]
+    ]
     more = len(numbers) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

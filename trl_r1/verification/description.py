@@ -11,6 +11,8 @@ A function may carry these attributes, all optional:
         what it is; the share of them is logged as `rewards/<name>/malformed`.
     prepare: a function without arguments that a worker calls once before the first row, for slow
         imports and the like, which no row's time limit should pay for.
+    row_fault: a function of a row's columns, by keyword, that says why no completion of it could be
+        graded ("not gradable because ..."), or None. Asked when data is loaded (`ungradable.py`).
     runs_in_trainer: True for a reward that must stay in the trainer's process (it holds a model on
         the trainer's device).
 """
