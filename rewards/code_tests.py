@@ -95,6 +95,21 @@ def has_no_program(
 code_tests_reward.malformed = has_no_program  # type: ignore[attr-defined]
 
 
+def row_fault(tests: Any, entry_point: str | None = None, **columns: Any) -> str | None:
+    """Why no program could be graded by a row's tests; asked of every row when data is loaded."""
+    from trl_r1.verification.program_tests import parse_tests
+
+    own = parse_tests(tests, entry_point)
+    if not own:
+        return "not gradable because it has no tests"
+    if all(test.fault for test in own):
+        return f"not gradable because its tests are not understood: {own[0].fault}"
+    return None
+
+
+code_tests_reward.row_fault = row_fault  # type: ignore[attr-defined]
+
+
 def _opener(
     backend: Any, num_workers: int, limits: Mapping[str, float] | None
 ) -> Callable[[], Any]:
