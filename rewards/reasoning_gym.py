@@ -233,6 +233,14 @@ def _library() -> Any:
 reasoning_gym_reward.prepare = _library  # type: ignore[attr-defined]
 
 
+def has_no_answer(completions: list[Any], prefilled: bool = False, **kwargs: Any) -> list[bool]:
+    """Whether each response has no final answer; logged as the share malformed."""
+    return [final_answer(completion_text(c), prefilled) is None for c in completions]
+
+
+reasoning_gym_reward.malformed = has_no_answer  # type: ignore[attr-defined]
+
+
 def final_answer(text: str, prefilled: bool = False) -> str | None:
     """What follows the reasoning: the last answer tags, else the last box, else the text."""
     _, is_closed, visible = text.rpartition("</think>")

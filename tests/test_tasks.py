@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from trl_r1.reasoning_format import FORMATS, get_format
+from trl_r1.rewards.reasoning_gym import final_answer, reasoning_gym_reward
 from trl_r1.tasks import TASKS, DatasetSource, load_rows, load_task
 from trl_r1.tasks.general_chat import instruction_reward, instructions
 from trl_r1.tasks.gsm8k import split_solution
-from trl_r1.tasks.gym import final_answer, gym_reward
 from trl_r1.tasks.word_problems import TEST_TEMPLATES, TRAIN_TEMPLATES, Problem, problems
 from trl_r1.verification.loading import load_reward
 
@@ -198,11 +198,11 @@ def test_gym_takes_the_generators_own_verifier_without_partial_credit() -> None:
         f"<think>{gold}</think>",
         f"<think>{gold}</think>{gold}, I think",
     ]
-    scores = gym_reward(texts, [rows["entry"][0]] * len(texts))
+    scores = reasoning_gym_reward(texts, [rows["entry"][0]] * len(texts))
     assert scores == [1.0, 1.0, 1.0, 0.0, 0.0]
-    assert gym_reward(["1"], [None]) == [None]
-    assert gym_reward([gold], [rows["entry"][0]]) == [1.0]
-    assert gym_reward([gold], [rows["entry"][0]], prefilled=True) == [0.0]
+    assert reasoning_gym_reward(["1"], [None]) == [None]
+    assert reasoning_gym_reward([gold], [rows["entry"][0]]) == [1.0]
+    assert reasoning_gym_reward([gold], [rows["entry"][0]], prefilled=True) == [0.0]
     assert final_answer("<think>a</think> ") is None
 
 

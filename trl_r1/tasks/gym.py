@@ -2,7 +2,8 @@
 
 `args: {dataset: chain_sum, config: {max_terms: 2, max_digits: 1}}` names a generator and its
 settings. Train and test never share a question: a hash of it decides, and each split has seeds of
-its own. Left out on purpose: composites and curricula, which the rest of a recipe can't see into.
+its own. The reward `reasoning_gym` verifies answers. Left out on purpose: composites and curricula,
+which the rest of a recipe can't see into.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ import difflib
 import hashlib
 import importlib.util
 import json
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from trl_r1.rewards.think_format import ANSWER_CLOSE, ANSWER_OPEN, THINK_CLOSE, completion_text
 from trl_r1.tasks import DatasetSource, Task
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 _NUM_BUCKETS, _TEST_BUCKET = 8, 0
 # Questions drawn for each row wanted, before a generator counts as exhausted.
 _MAX_DRAWS = 64
-_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 def split_of(question: str) -> str:
@@ -98,48 +96,12 @@ def _entries(source: DatasetSource) -> Iterator[dict[str, Any]]:
     return (made[index] for index in range(size))
 
 
-def gym_reward(
-    completions: list[Any], entry: list[str | None], prefilled: bool = False, **kwargs: Any
-) -> list[float | None]:
-    """1.0 for an answer that the generator's own verifier accepts in full, else 0.0.
-
-    Args:
-        completions: B completions, plain text or lists of messages; thinking does not count.
-        entry: B problems as this task's rows carry them; None elsewhere, which gives None.
-        prefilled: the prompt ended with `<think>`, so what has no `</think>` is all reasoning.
-    """
-    import reasoning_gym
-
-    rewards: list[float | None] = []
-    for completion, problem in zip(completions, entry, strict=True):
-        if problem is None:
-            rewards.append(None)
-            continue
-        parsed = json.loads(problem)
-        score = reasoning_gym.get_score_answer_fn(parsed["metadata"]["source_dataset"])
-        text = completion_text(completion)
-        answer = None if prefilled and THINK_CLOSE not in text else final_answer(text)
-        # Partial credit for a mere attempt is what a policy would learn to collect.
-        rewards.append(float(answer is not None and score(answer, parsed) >= 1.0))
-    return rewards
-
-
-def final_answer(text: str) -> str | None:
-    """What follows the thinking: the last `<answer>`, else the last box, else the text."""
-    tail = text.rpartition(THINK_CLOSE)[2].strip()
-    _, has_open, inner = tail.rpartition(ANSWER_OPEN)
-    if has_open:
-        return inner.partition(ANSWER_CLOSE)[0].strip() or None
-    boxes = _BOXED.findall(tail)
-    return boxes[-1].strip() if boxes else tail or None
-
-
 TASK = Task(
     name="reasoning_gym",
     kind="reasoning",
     rows=rows,
     makes_rows=True,
     columns=("prompt", "solution", "task", "language", "entry"),
-    grader="trl_r1.tasks.gym:gym_reward",
+    grader="reasoning_gym",
     arguments=("dataset", "config"),
 )
