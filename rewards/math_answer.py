@@ -125,6 +125,14 @@ def has_no_answer(
 math_answer_reward.malformed = has_no_answer  # type: ignore[attr-defined]
 
 
+def row_fault(solution: Any, **columns: Any) -> str | None:
+    """Why no completion of a row could be graded; asked of every row when data is loaded."""
+    return gold_fault(solution)
+
+
+math_answer_reward.row_fault = row_fault  # type: ignore[attr-defined]
+
+
 def gold_fault(solution: Any) -> str | None:
     """Why a gold answer can't be graded, as "not gradable because ..."; None where it can."""
     if solution is None or (isinstance(solution, float) and math.isnan(solution)):
@@ -158,11 +166,14 @@ def answers_match(gold: str, answer: str, accept_unevaluated: bool = False) -> b
 
 @lru_cache(maxsize=_CACHED)
 def _match_cached(gold: str, answer: str, accept_unevaluated: bool) -> bool:
-    gold, answer = _canonical(gold), _canonical(answer)
+    raw, gold, answer = answer, _canonical(gold), _canonical(answer)
     if _match(gold, answer, accept_unevaluated, 0):
         return True
     stated = _without_lead(answer)
-    return stated != answer and _match(_without_lead(gold), stated, accept_unevaluated, 0)
+    if stated != answer and _match(_without_lead(gold), stated, accept_unevaluated, 0):
+        return True
+    formula = _only_formula(raw)
+    return formula is not None and _match(gold, _canonical(formula), accept_unevaluated, 0)
 
 
 # Finding the answer -------------------------------------------------------------------------------
@@ -1152,6 +1163,17 @@ def _without_lead(answer: str) -> str:
 
 
 _DECIMAL_COMMA = re.compile(r"-?(?:\d{1,3},(?:\d{1,2}|\d{4,15})|\d{4,15},\d{1,15})")
+
+
+def _only_formula(answer: str) -> str | None:
+    """The formula of a sentence that has one: `We find that $x < 3$.`"""
+    if not re.search(r"[$(\[] ?[^ ]", answer) or not re.match(r"[A-Z][a-z']* [a-z]+ ", answer):
+        return None
+    found = list(_FORMULA.finditer(answer))
+    rest = _FORMULA.sub(" ", answer)
+    if len(found) != 1 or re.search(r"\d|\b(?:not|or|no|if|never|but)\b|n't", rest):
+        return None
+    return str(found[0][found[0].lastindex or 0])
 
 
 def _match_number(gold: str, gold_number: _Number, answer: str, accept: bool) -> bool:

@@ -61,9 +61,8 @@ def main() -> int:
 
 
 def boxed(answer: str) -> str:
-    is_alone = len(answer) <= 200 and not re.search(
-        r"\\boxed|####|\banswer\b|\bA:|\n", answer, re.I
-    )
+    around = r"\\boxed|####|\banswer\b|\bA:|\n"
+    is_alone = len(answer) <= 200 and not re.search(around, answer, re.IGNORECASE)
     return rf"\boxed{{{answer}}}" if is_alone else answer
 
 
@@ -102,9 +101,10 @@ def grade(
     )
     left = [n for n, row in enumerate(rows) if row_key(row) not in contradicted]
     if len(left) < len(rows):
-        num_wrong = len(set(left) & {n for numbers in wrong.values() for n in numbers})
+        num_wrong = len(set(left) & {*wrong["false positive"], *wrong["false negative"]})
         print(
-            f"  without {len(rows) - len(left)} rows whose label is contradicted: {len(left)} rows, "
+            f"  without {len(rows) - len(left)} rows whose label is contradicted: "
+            f"{len(left)} rows, "
             f"{num_wrong} wrong, agreement {1 - num_wrong / len(left):.4f}"
         )
     if not quiet:
