@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from trl_r1.verification.pool import RewardPool
 from trl_r1.verification.pooled_reward import pooled
 
 ROUNDS = 3
+LIMIT = 1.0  # seconds of a call on hostile rows
+KILLED = ("timed out", "out of memory", "crashed")
 FILE_OF_WORK = '''
 def work(completions, **kwargs):
     """A millisecond or so of plain Python for each row."""
@@ -148,7 +151,6 @@ def fixed_cost() -> None:
 def hostile(data: Path) -> None:
     """Each hostile row beside neighbours, by our reward and by one that has no limits at all."""
     rows = read(data / "labelled" / "hostile_cases.jsonl")
-    limit = 1.0
     with tempfile.TemporaryDirectory() as folder, RewardPool(num_workers=2) as pool:
         file = Path(folder) / "naive.py"
         file.write_text(
@@ -160,23 +162,52 @@ def hostile(data: Path) -> None:
             "for c, s in zip(completions, solution)]\n"
         )
         for name in ("math_answer", f"{file}:naive"):
-            reward = pooled(name, timeout=limit, memory_mb=512, on_error="none", pool=pool)
-            neighbours = [rf"so \boxed{{{number}}}" for number in range(7)]
-            golds = ["3"] * 7
-            expected = reward(neighbours, solution=golds)
-            worst, num_killed, num_changed = 0.0, 0, 0
-            for row in rows:
-                began_at = time.perf_counter()
-                pending = reward.submit([row["pred"], *neighbours], solution=[row["gold"], *golds])
-                got = pending.result()
-                worst = max(worst, time.perf_counter() - began_at)
-                num_killed += pending.verdicts[0] not in ("ok", "not gradable", "error")
-                num_changed += got[1:] != expected
-            say(
-                f"hostile rows by {name.rpartition(':')[2]}: {len(rows)} rows, limit {limit:g} s: "
-                f"slowest call {worst:.2f} s, {num_killed} killed, {num_changed} with changed "
-                "neighbours"
-            )
+            reward = pooled(name, timeout=LIMIT, memory_mb=512, on_error="none", pool=pool)
+            with ThreadPoolExecutor(1) as thread:
+                one_by_one(name.rpartition(":")[2], "the main thread", reward, rows)
+                thread.submit(
+                    one_by_one, name.rpartition(":")[2], "a thread", reward, rows
+                ).result()
+            all_at_once(name.rpartition(":")[2], reward, rows)
+
+
+def one_by_one(name: str, place: str, reward: Any, rows: list[dict[str, Any]]) -> None:
+    """A call for each hostile row, beside seven neighbours."""
+    neighbours = [rf"so \boxed{{{number}}}" for number in range(7)]
+    golds = ["3"] * 7
+    expected = reward(neighbours, solution=golds)
+    worst, num_killed, num_changed = 0.0, 0, 0
+    for row in rows:
+        began_at = time.perf_counter()
+        pending = reward.submit([row["pred"], *neighbours], solution=[row["gold"], *golds])
+        got = pending.result()
+        worst = max(worst, time.perf_counter() - began_at)
+        num_killed += pending.verdicts[0] in KILLED
+        num_changed += got[1:] != expected
+    say(
+        f"hostile rows by {name}, called in {place}: {len(rows)} rows, limit {LIMIT:g} s: slowest "
+        f"call {worst:.2f} s, {num_killed} killed, {num_changed} with changed neighbours"
+    )
+
+
+def all_at_once(name: str, reward: Any, rows: list[dict[str, Any]]) -> None:
+    """All hostile rows in one batch, each with a neighbour: a limit each, shared by the workers."""
+    neighbours = [rf"so \boxed{{{number}}}" for number in range(len(rows))]
+    expected = reward(neighbours, solution=["3"] * len(rows))
+    texts, golds = [], []
+    for row, neighbour in zip(rows, neighbours, strict=True):
+        texts += [row["pred"], neighbour]
+        golds += [row["gold"], "3"]
+    began_at = time.perf_counter()
+    pending = reward.submit(texts, solution=golds)
+    got = pending.result()
+    seconds = time.perf_counter() - began_at
+    num_killed = sum(verdict in KILLED for verdict in pending.verdicts)
+    say(
+        f"hostile rows by {name}, all in one batch of {len(texts)}: {seconds:.1f} s, {num_killed} "
+        f"killed, {sum(a != b for a, b in zip(got[1::2], expected, strict=True))} changed "
+        "neighbours"
+    )
 
 
 def say(text: str) -> None:

@@ -224,9 +224,7 @@ def test_hostile_answers_end_the_same_in_the_main_thread_a_thread_and_the_pool(
     assert set(pending.verdicts) <= {"ok", "not gradable", "malformed"}
 
 
-def test_a_grader_without_any_limits_of_its_own_survives_hostile_answers(
-    pool: RewardPool, tmp_path: Path
-) -> None:
+def _naive_grader(tmp_path: Path) -> Path:
     naive = tmp_path / "naive.py"
     naive.write_text(
         "import logging\n"
@@ -236,6 +234,13 @@ def test_a_grader_without_any_limits_of_its_own_survives_hostile_answers(
         "    return [float(verify(parse(s, parsing_timeout=None), parse(c, parsing_timeout=None),\n"
         "                         timeout_seconds=None)) for c, s in zip(completions, solution)]\n"
     )
+    return naive
+
+
+def test_a_grader_without_any_limits_of_its_own_survives_hostile_answers(
+    pool: RewardPool, tmp_path: Path
+) -> None:
+    naive = _naive_grader(tmp_path)
     reward = pooled(f"{naive}:naive", pool=pool, timeout=1.5, memory_mb=512)
     traps = [r"\boxed{9^{9^9}}", r"\boxed{2^{10^9}}", rf"\boxed{{{'(' * 10**4}1{')' * 10**4}}}"]
     for trap in traps:
@@ -343,3 +348,25 @@ def test_nothing_is_left_of_the_shared_pool() -> None:
     close_shared_pool()
     assert reward(["abcd"]) == [4.0]  # it starts anew
     close_shared_pool()
+
+
+@pytest.mark.slow
+def test_a_naive_grader_gets_over_all_hostile_answers_in_one_batch(
+    pool: RewardPool, tmp_path: Path
+) -> None:
+    """Each that hangs costs its limit; the neighbours' rewards are what they are without them."""
+    completions, golds = _hostile_rows()
+    reward = pooled(
+        f"{_naive_grader(tmp_path)}:naive",
+        pool=pool,
+        timeout=2.0,
+        memory_mb=512,
+        on_error="none",
+    )
+    neighbours = [rf"so \boxed{{{n % 5}}}" for n in range(len(completions))]
+    mixed = [text for pair in zip(completions, neighbours, strict=True) for text in pair]
+    solutions = [gold for own in golds for gold in (own, "3")]
+    pending = reward.submit(mixed, solution=solutions, prompts=["p"] * len(mixed))
+    assert pending.result()[1::2] == [float(n % 5 == 3) for n in range(len(completions))]
+    assert "timed out" in pending.verdicts[0::2]
+    assert set(pending.verdicts[1::2]) == {"ok"}
