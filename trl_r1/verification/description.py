@@ -13,6 +13,7 @@ A function may carry these attributes, all optional:
         imports and the like, which no row's time limit should pay for.
     row_fault: a function of a row's columns, by keyword, that says why no completion of it could be
         graded ("not gradable because ..."), or None. Asked when data is loaded (`ungradable.py`).
+    settings: names of parameters that `args` has to give, since they are no columns.
     runs_in_trainer: True for a reward that must stay in the trainer's process (it holds a model on
         the trainer's device).
 """

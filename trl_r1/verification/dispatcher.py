@@ -24,6 +24,8 @@ from trl_r1.verification.units import Unit
 from trl_r1.verification.worker_process import WorkerProcess
 
 _WATCH_SECONDS = 0.01  # how often busy workers are looked at
+# How often memory is: each worker has a limit of its own for what is not shared or somebody else's.
+_MEMORY_SECONDS = 0.05
 _LAST_WORD_SECONDS = 0.2  # for one that hung up to end by itself
 _MAX_FAILED_STARTS = 3
 
@@ -52,6 +54,7 @@ class Dispatcher:
         self._known: dict[RewardKey, Job] = {}
         self._slots: list[Slot] = []
         self._has_buried = False
+        self._weighed_at = 0.0
         self._num_failed_starts = 0
         self._is_closed = False
         self._selector = selectors.DefaultSelector()
@@ -218,10 +221,14 @@ class Dispatcher:
             self._discard(slot)
 
     def _enforce_limits(self) -> None:
+        now = time.monotonic()
+        is_time_to_weigh = now - self._weighed_at > _MEMORY_SECONDS
+        if is_time_to_weigh:
+            self._weighed_at = now
         for slot in list(self._slots):
             if slot.is_overdue(self._startup_timeout):
                 self._bury(slot, "timed out")
-            elif slot.is_too_big():
+            elif is_time_to_weigh and slot.is_too_big():
                 self._bury(slot, "out of memory")
             elif slot.process.has_ended():  # what it started may hold its line open
                 self._bury(slot, "crashed")

@@ -92,8 +92,8 @@ def build_reward(
             `prefilled`, so that a recipe can't ask for one format and reward another.
 
     Raises:
-        RewardReferenceError: see `load_reward`; also for `args` the function does not name, or
-            that contradict `fmt`.
+        RewardReferenceError: see `load_reward`; also for `args` the function does not name, that
+            contradict `fmt`, or that lack one of its `settings`.
     """
     function = load_reward(spec.use, base_dir)
     parameters = _keyword_parameters(function)
@@ -109,6 +109,11 @@ def build_reward(
                 + _suggestion(key, known)
                 + f"; it has: {', '.join(known) or 'none'}"
             )
+    settings = getattr(function, "settings", ())
+    if missing := [name for name in settings if name not in spec.args]:
+        raise RewardReferenceError(
+            f"reward {spec.use!r}: it needs {' and '.join(missing)} in its args"
+        )
     return BoundReward(
         use=spec.use,
         name=spec.name or _function_name(function),

@@ -50,6 +50,9 @@ def adapted(function: _Reward) -> _Reward:
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [p.replace(kind=keyword) for p in parameters]
         parameters.append(inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD))
+        reward.settings = [  # type: ignore[attr-defined]
+            p.name for p in parameters if p.default is p.empty and p.kind is keyword
+        ]
     reward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     reward.__name__ = function.__name__.removeprefix("get_")
     reward.__doc__ = function.__doc__
