@@ -132,6 +132,15 @@ def chooses_nothing(
 choice_reward.malformed = chooses_nothing  # type: ignore[attr-defined]
 
 
+def gold_fault(solution: Any, options: Any = None) -> str | None:
+    """Why a gold answer can't be graded, as "not gradable because ..."; None where it can."""
+    if solution is None or (isinstance(solution, str) and not solution.strip()):
+        return "not gradable because it is missing"
+    if gold_labels(solution, labelled_options(options)) is None:
+        return "not gradable because it is neither a label nor the text of one option"
+    return None
+
+
 def gold_labels(solution: Any, options: Mapping[str, str] | None = None) -> frozenset[str] | None:
     """Labels of a gold answer; None where it names none."""
     known = dict(options or {})

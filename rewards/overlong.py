@@ -37,3 +37,7 @@ def overlong_reward(
 
     punishment = get_soft_overlong_punishment(max_length, soft_length)
     return [float(reward) for reward in punishment(completion_ids=completion_ids)]
+
+
+# What a recipe has to give, since no data set has it.
+overlong_reward.settings = ("max_length", "soft_length")  # type: ignore[attr-defined]

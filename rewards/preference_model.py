@@ -161,6 +161,8 @@ def preference_model_reward(
 
 # It holds a model, on the trainer's device where there is one: not a matter for worker processes.
 preference_model_reward.runs_in_trainer = True  # type: ignore[attr-defined]
+# What a recipe has to give, since no data set has it.
+preference_model_reward.settings = ("model",)  # type: ignore[attr-defined]
 
 
 def answer_text(text: str, prefilled: bool = False) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from must_end import must_end
 
-from trl_r1.rewards.choice import choice_reward, labelled_options
+from trl_r1.rewards.choice import choice_reward, gold_fault, labelled_options
 
 OPTIONS = ["London", "Paris", "Rome", "Vitamin A or C"]
 
@@ -207,6 +207,8 @@ def test_a_number_in_other_company_is_no_label(text: str) -> None:
 )
 def test_a_gold_answer_that_is_no_choice_is_not_gradable(gold: Any, options: Any) -> None:
     assert score("B", gold, options) is None
+    assert str(gold_fault(gold, options)).startswith("not gradable because it is ")
+    assert gold_fault("B", OPTIONS) is gold_fault("Paris", OPTIONS) is gold_fault(0) is None
 
 
 def test_one_list_of_texts_holds_for_all_rows_and_each_row_may_have_its_own() -> None:

@@ -77,6 +77,8 @@ def test_mistakes_in_a_reference_to_trl_are_clear() -> None:
     with pytest.raises(ValueError, match="did you mean 'accuracy_reward'"):
         load_reward("trl.rewards:acuracy_reward")
     spec = RewardSpec(use="trl.rewards:get_cosine_scaled_reward", args={"max_length": 100})
+    with pytest.raises(ValueError, match="it needs max_len in its args"):
+        build_reward(RewardSpec(use="trl.rewards:get_cosine_scaled_reward"))
     with pytest.raises(ValueError, match="no argument 'max_length'; did you mean 'max_len'"):
         build_reward(spec)
 
@@ -106,6 +108,7 @@ BAD = [
     (RewardSpec("length_within_group", args={"grader": "math_anser"}), "mean 'math_answer'"),
     (RewardSpec("code_tests", args={"limits": {"wall": 3}}), "unknown limit 'wall'"),
     (RewardSpec("code_tests", args={"backend": "docker"}), "unknown code backend 'docker'"),
+    (RewardSpec("overlong", args={"max_length": 9}), "it needs soft_length in its args"),
     (RewardSpec("language_consistency", args={"language": "klingon"}), "unknown language"),
     (
         RewardSpec("preference_model", args={"model": "@stage", "scope": "all"}),

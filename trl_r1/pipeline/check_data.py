@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # A made set of more rows than this is checked on as many; a file is read whole, but judged on as
 # many.
+# Rewards that say of a gold answer whether they can grade it.
+_CHECK_GOLDS = ("math_answer", "choice")
 _MAX_ROWS = 20_000
 # What TRL passes to rewards beside the columns.
 _PASSED_BY_TRL = {"prompts", "completions", "trainer_state", "log_extra", "log_metric"}
@@ -171,18 +173,20 @@ class SourceChecker:
     ) -> Iterator[str]:
         """Gold answers of a source that the accuracy reward could not grade."""
         task = _task(source)
-        applies = any(
-            reward.use == "math_answer" and (not reward.tasks or source.task in reward.tasks)
+        uses = [
+            reward.use
             for reward in rewards
-        )
-        if not applies or (task and (task.kind != "reasoning" or task.grader != "math_answer")):
+            if reward.use in _CHECK_GOLDS and (not reward.tasks or source.task in reward.tasks)
+        ]
+        if not uses or (task and (task.kind != "reasoning" or task.grader != "math_answer")):
             return
         rows, _ = self._load(source, fmt)
         if rows is None or "solution" not in rows.column_names:
             return
-        key = (f"{source}", fmt)
+        key = (f"{source}", f"{fmt} {uses[0]}")
         if key not in self._gold:
-            self._gold[key] = _gold_report(rows["solution"][:_MAX_ROWS])
+            options = rows["options"] if "options" in rows.column_names else None
+            self._gold[key] = _gold_report(uses[0], rows["solution"][:_MAX_ROWS], options)
         fault, note = self._gold[key]
         if fault:
             yield f"{place}: {fault}"
@@ -281,11 +285,19 @@ def _load_quietly(source: DatasetSource, fmt: str) -> tuple[Dataset | None, str 
     return rows, None
 
 
-def _gold_report(solutions: Sequence[Any]) -> tuple[str | None, str | None]:
-    """The mistake, or the note, about gold answers that can't be graded."""
-    from trl_r1.rewards.math_answer import gold_fault
+def _gold_report(
+    use: str, solutions: Sequence[Any], options: Sequence[Any] | None
+) -> tuple[str | None, str | None]:
+    """The mistake, or the note, about gold answers that a reward can't grade."""
+    from trl_r1.rewards import choice, math_answer
 
-    faults = [(i, fault) for i, gold in enumerate(solutions) if (fault := gold_fault(gold))]
+    found = [
+        choice.gold_fault(gold, options[i] if options is not None else None)
+        if use == "choice"
+        else math_answer.gold_fault(gold)
+        for i, gold in enumerate(solutions)
+    ]
+    faults = [(i, fault) for i, fault in enumerate(found) if fault]
     if not faults:
         return None, None
     first = "; ".join(f"row {i} {str(solutions[i])[:40]!r} is {fault}" for i, fault in faults[:3])
