@@ -9,27 +9,37 @@ Left out: running the function elsewhere than in the calling process.
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import pkgutil
-import sys
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trl_r1.verification import trl_rewards
 from trl_r1.verification.bound_reward import BoundReward
+from trl_r1.verification.reward_modules import (
+    BUILTIN_PACKAGE,
+    RewardReferenceError,
+    builtin_rewards,
+    find_file,
+    load_builtin,
+    load_file,
+    load_module,
+    suggestion,
+)
 
 if TYPE_CHECKING:
     from trl_r1.reasoning_format import ReasoningFormat
     from trl_r1.stages import RewardSpec
 
-_BUILTIN_PACKAGE = "trl_r1.rewards"
+__all__ = [
+    "RewardReferenceError",
+    "build_reward",
+    "builtin_rewards",
+    "load_reward",
+    "required_columns",
+]
+
 # What every reward gets from TRL whether or not the data set has such a column.
 _PASSED_BY_TRL = {
     "prompts",
@@ -39,17 +49,6 @@ _PASSED_BY_TRL = {
     "log_extra",
     "log_metric",
 }
-
-
-class RewardReferenceError(ValueError):
-    """A reward reference that can't be used; its message says why and what to write instead."""
-
-
-def builtin_rewards() -> list[str]:
-    """Names that `use:` takes without a module: the files of `rewards/`, sorted."""
-    spec = importlib.util.find_spec(_BUILTIN_PACKAGE)
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    return sorted(info.name for info in pkgutil.iter_modules(folders))
 
 
 def load_reward(reference: str, base_dir: Path | None = None) -> Callable[..., Any]:
@@ -68,11 +67,11 @@ def load_reward(reference: str, base_dir: Path | None = None) -> Callable[..., A
     if not target and name.endswith(".py"):
         target, name = name, ""
     if not target:
-        module, name = _load_builtin(name), f"{name}_reward"
+        module, name = load_builtin(name), f"{name}_reward"
     elif target.endswith(".py"):
-        module = _load_file(_find_file(target, base_dir, reference), reference)
+        module = load_file(find_file(target, base_dir, reference), reference)
     else:
-        module = _load_module(target, reference)
+        module = load_module(target, reference)
     function = _get_function(module, name, reference)
     if target == trl_rewards.MODULE:
         function = trl_rewards.adapted(function)
@@ -106,7 +105,7 @@ def build_reward(
             known = [name for name in parameters if name not in _PASSED_BY_TRL]
             raise RewardReferenceError(
                 f"reward {spec.use!r}: args: it has no argument {key!r}"
-                + _suggestion(key, known)
+                + suggestion(key, known)
                 + f"; it has: {', '.join(known) or 'none'}"
             )
     settings = getattr(function, "settings", ())
@@ -130,7 +129,7 @@ def _format_arguments(
     spec: RewardSpec, function: Callable[..., Any], fmt: ReasoningFormat | None
 ) -> dict[str, Any]:
     """What a built-in reward has to know of the stage's response format."""
-    if fmt is None or not function.__module__.startswith(f"{_BUILTIN_PACKAGE}."):
+    if fmt is None or not function.__module__.startswith(f"{BUILTIN_PACKAGE}."):
         return {}
     facts = {"profile": fmt.profile, "prefilled": fmt.is_prefilled}
     told = {key: facts[key] for key in _keyword_parameters(function) if key in facts}
@@ -159,108 +158,6 @@ def required_columns(function: Callable[..., Any]) -> set[str]:
     }
 
 
-def _load_builtin(name: str) -> ModuleType:
-    known = builtin_rewards()
-    if name not in known:
-        raise RewardReferenceError(
-            f"unknown reward {name!r}"
-            + _suggestion(name, known)
-            + f"; built in: {', '.join(known)}; others are named package.module:function "
-            "or file.py:function"
-        )
-    return importlib.import_module(f"{_BUILTIN_PACKAGE}.{name}")
-
-
-def _load_module(target: str, reference: str) -> ModuleType:
-    try:
-        return importlib.import_module(target)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever the user's module does, `sys.exit()` included
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and (target == missing or target.startswith(f"{missing}.")):
-            raise RewardReferenceError(
-                f"reward {reference!r}: no module {missing!r} is installed; for a file write "
-                "file.py:function"
-            ) from error
-        origin = getattr(_find_spec(target), "origin", None)
-        raise RewardReferenceError(_import_message(reference, origin, error)) from error
-
-
-def _find_spec(target: str) -> Any:
-    try:
-        return importlib.util.find_spec(target)
-    except (ImportError, ValueError, AttributeError):
-        return None
-
-
-def _find_file(target: str, base_dir: Path | None, reference: str) -> Path:
-    folders = [folder for folder in (base_dir, Path.cwd()) if folder is not None]
-    try:
-        path = Path(target).expanduser()
-        candidates = [path] if path.is_absolute() else [folder / path for folder in folders]
-        for candidate in candidates:
-            if candidate.is_file():
-                return candidate.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, `~` of an unknown user
-        raise RewardReferenceError(f"reward {reference[:80]!r}: no such file: {error}") from error
-    looked = " and ".join(dict.fromkeys(str(c.parent) for c in candidates))
-    raise RewardReferenceError(
-        f"reward {reference!r}: there is no file {path.name!r} in {looked}"
-        + _suggestion(
-            path.name, [f.name for c in candidates for f in c.parent.glob("*.py") if f.is_file()]
-        )
-    )
-
-
-def _load_file(path: Path, reference: str) -> ModuleType:
-    """Run a reward file as a module of its own.
-
-    Its name comes from path and content: it can't shadow a standard module of the same name, two
-    references to one file share a module, and an edited file is loaded afresh.
-    """
-    digest = hashlib.sha256(str(path).encode() + b"\0" + path.read_bytes()).hexdigest()[:16]
-    name = f"_trl_r1_reward_{path.stem}_{digest}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise RewardReferenceError(f"reward {reference!r}: {path} can't be loaded as Python")
-    module = importlib.util.module_from_spec(spec)
-    # Before it runs: dataclasses and pickle look a class's module up while the file is executing.
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:  # whatever the user's file does, `sys.exit()` included
-        del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise RewardReferenceError(_import_message(reference, str(path), error)) from error
-    return module
-
-
-def _import_message(reference: str, origin: str | None, error: BaseException) -> str:
-    """One line: the reference, file and line of the mistake, and what it is."""
-    where = origin or "the module"
-    if isinstance(error, SyntaxError):
-        where = f"{error.filename or where}:{error.lineno}"
-        return f"reward {reference!r}: {where}: {type(error).__name__}: {error.msg}"
-    frames = traceback.extract_tb(error.__traceback__)
-    inside = [f for f in frames if origin and f.filename == origin]
-    if inside:
-        where = f"{inside[-1].filename}:{inside[-1].lineno}"
-    message = f"reward {reference!r}: {where}: {type(error).__name__}: {error}"
-    if isinstance(error, ModuleNotFoundError) and origin and error.name:
-        if (Path(origin).parent / f"{error.name.partition('.')[0]}.py").is_file():
-            message += (
-                "; a reward file can't import a file beside it: put both in one file, or "
-                "install them as a package and write package.module:function"
-            )
-        else:
-            message += f"; install {error.name.partition('.')[0]!r} or take the import out"
-    return message
-
-
 def _get_function(module: ModuleType, name: str, reference: str) -> Callable[..., Any]:
     callables = [
         key
@@ -278,7 +175,7 @@ def _get_function(module: ModuleType, name: str, reference: str) -> Callable[...
     if function is None:
         raise RewardReferenceError(
             f"reward {reference!r}: {module.__file__ or module.__name__} has no function {name!r}"
-            + _suggestion(name, callables or dir(module))
+            + suggestion(name, callables or dir(module))
         )
     if inspect.isclass(function):
         raise RewardReferenceError(
@@ -320,8 +217,3 @@ def _keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Param
 
 def _function_name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", None) or type(function).__name__
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
