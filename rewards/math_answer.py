@@ -444,6 +444,8 @@ _SAME: dict[str, str] = {
     **{"langle": "(", "rangle": ")", "colon": ":", "div": "/", "simeq": "\\approx "},
     **{
         "asymp": "\\approx ",
+        "rightarrow": "\\to ",
+        "longrightarrow": "\\to ",
         "lbrack": "[",
         "rbrack": "]",
         "bar": "\\overline",
@@ -521,7 +523,7 @@ def _plain_characters(text: str) -> str:
     text = re.sub(
         r"[\u2080-\u2089]+", lambda m: "_{" + "".join(_SUBSCRIPTS[c] for c in m.group()) + "}", text
     )
-    text = text.translate(_CHARACTERS)
+    text = re.sub(r"\u221a\s?(\d+|[a-zA-Z])", r"\\sqrt{\1}", text).translate(_CHARACTERS)
     if text.isascii():
         return text
     plain = []
@@ -643,7 +645,7 @@ _DIMENSIONS: tuple[tuple[str, str], ...] = (
     ("M", "g gram 1 tonne 1000000 lb lbs pound 453.59237 oz ounce 28.349523125"),
     ("T", "s sec second 1 min minute 60 h hr hrs hour 3600 day 86400 week wk 604800"),
     ("month", "month 1 year yr 12 decade 120 century 1200"),
-    ("L3", "l L liter litre 0.001 gal gallon 0.003785411784"),
+    ("L3", "l L liter litre 0.001 cc 0.000001 gal gallon 0.003785411784"),
     ("dollar", "$ usd dollar buck 1 cent 0.01"),
     ("euro", "€ eur euro 1"),
     ("sterling", "£ gbp 1"),
@@ -1077,7 +1079,7 @@ _CHOICE = re.compile(
 _CHOSEN = re.compile(
     r"(?:(?:option|choice|answer|graph|figure|statement|letter)\s)?(?:\\text\{)?"
     r"(?:(?:option|choice|answer|graph|figure|statement|letter)\s\}?)?"
-    r"(?:\((?P<bracketed>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|(?P<bare>[A-Za-z])(?=[.:)}]|$))"
+    r"(?:\((?P<bracketed>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|(?P<bare>[A-Za-z])(?=[.:)}]|$|\sis\s(?:correct|right|true|the)))"
     r"\)?[}.:]*(?P<rest>.*)",
     re.DOTALL | re.IGNORECASE,
 )
@@ -1088,7 +1090,7 @@ _OTHER_CHOICE = re.compile(
 _BRACKETS = {"(": ")", "[": "]", _SET_OPEN: _SET_CLOSE, "{": "}"}
 _LEAD = re.compile(
     r"(?:\\text\{)?\s?(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|our|my)\s)?(?:(?:final|correct)\s)?"
-    r"(?:(?:answer|result)\s?(?:is|are|:|=)|ans\s?[:=]|(?:it|this|that|which)\s(?:is|equals)\s)"
+    r"(?:(?:answer|result|option|choice)\s?(?:is|are|:|=)|ans\s?[:=]|(?:it|this|that|which)\s(?:is|equals)\s)"
     r"\s?:?\s?\}?\s?(?=\S)",
     re.IGNORECASE,
 )
@@ -1114,6 +1116,9 @@ _SYNONYMS: dict[str, str] = {
 _YES_NO = {"yes", "no", "true", "false"}
 
 
+_REMAINDER = re.compile(r"^(\d+)\s?(?:\\text\{)?\s?(?:[Rr]|remainder)\s?\}?\s?(\d+)$")
+
+
 def _match(gold: str, answer: str, accept: bool, depth: int) -> bool:
     """Whether two canonical texts are the same answer."""
     if _same_text(gold, answer) or _one_word(gold) == _one_word(answer):
@@ -1121,6 +1126,9 @@ def _match(gold: str, answer: str, accept: bool, depth: int) -> bool:
     if depth > 6 or not answer or not gold:
         return False
     gold, answer = _one_word(gold), _one_word(answer)
+    gold, answer = (_REMAINDER.sub(r"\1\\text{R}\2", side) for side in (gold, answer))
+    if gold == answer:
+        return True
     moment = _moment(gold)
     if moment is not None:
         return _same_moment(moment, _moment(answer, is_asked=True))
@@ -1286,8 +1294,11 @@ def _is_name(text: str) -> bool:
     text = re.sub(
         r"\\(?:angle|text|triangle|overline|mathbb|theta|alpha|beta|lambda|vec|hat)\s?", "a", text
     )
-    text = text.replace(" ", "")
-    name = r"\{?[A-Za-z]{1,12}'?\}?(?:_\{?\w{1,6}\}?)?(?:\{[A-Za-z]{1,12}\})?(?:\([a-z]\))?"
+    text = re.sub(r"\\frac\s?\{d[a-z]?\}\s?\{d[a-z]\}", "d", text.replace(" ", ""))
+    name = (
+        r"\{?[A-Za-z]{1,12}'{0,3}\}?(?:_\{?\w{1,6}\}?)?(?:\^\{?-1\}?)?(?:\{[A-Za-z]{1,12}\})?"
+        r"(?:\([a-z]\)|\([A-Z][A-Za-z|,\\ ]{0,12}\))?"
+    )
     return bool(re.fullmatch(rf"{name}|\({name}(?:,{name}){{1,9}}\)", text))
 
 
@@ -1328,7 +1339,7 @@ def _match_words(gold: str, answer: str, accept: bool, depth: int) -> bool | Non
 
 def _plain_words(text: str) -> str:
     text = text.replace("\\text{", "").replace("}", "").casefold()
-    text = " ".join(re.sub(r"[\"'`.]", "", text).split())
+    text = " ".join(re.sub(r"[\"'`.]", "", text).split()).removesuffix(" only")
     return re.sub(r"^(?:(?:on|in|at) )?(?:an? |the )?(?=\w)", "", text)
 
 
@@ -1502,7 +1513,11 @@ def _with_vector(text: str, name: str, length: int) -> str:
     return _UNIT_VECTOR.sub(lambda m: f"({length if m[1][0] == name else 0})", text)
 
 
+_NAMED_VECTOR = re.compile(r"^(?:\\[a-z]+\s?)?\{?[A-Za-z]\}?\s?=\s?")
+
+
 def _match_vectors(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
+    gold, answer = (_NAMED_VECTOR.sub("", text) for text in (gold, answer))
     gold_parts, answer_parts = _components(gold), _components(answer)
     if gold_parts is None and answer_parts is None:
         return None
@@ -1564,6 +1579,11 @@ def _region(text: str) -> tuple[str, str, bool] | None:
     r"""`-2 \le x < 7` as (`x`, `[-2,7)`, False): name, intervals, and whether it says `\in`."""
     if len(text) > _MAX_FORMULA_CHARS:
         return None
+    pierced = re.fullmatch(
+        rf"([(\[])([^,;]+)[,;]([^,;]+)([)\]])\s?\\setminus\s?{_SET_OPEN}(.*){_SET_CLOSE}", text
+    )
+    if pierced:
+        return "", _without_points(_items(pierced[5]), *pierced.groups()[:4]), False
     built = re.fullmatch(
         rf"{_SET_OPEN}\s?([A-Za-z])(?:\s?\\in .{{1,20}}?)?\s?[|:](.*){_SET_CLOSE}", text
     )
@@ -1606,10 +1626,17 @@ def _real_line(rest: str) -> tuple[str, str, bool] | None:
     return ("", _without_points(_items(without[1])), False) if without else None
 
 
-def _without_points(points: list[str]) -> str:
-    ordered = sorted(points, key=lambda p: _real_value(p))
-    ends = ["-\\infty", *ordered, "\\infty"]
-    return "\\cup ".join(f"({a},{b})" for a, b in pairwise(ends))
+def _without_points(
+    points: list[str],
+    left: str = "(",
+    low: str = "-\\infty",
+    high: str = "\\infty",
+    right: str = ")",
+) -> str:
+    """An interval without these points, which are inside of it."""
+    ends = [low, *sorted(points, key=_real_value), high]
+    inside = ")\\cup (".join(f"{a},{b}" for a, b in pairwise(ends))
+    return f"{left}{inside}{right}"
 
 
 def _real_value(text: str) -> float:
@@ -1727,7 +1754,7 @@ def _match_relations(gold: str, answer: str, accept: bool, depth: int) -> bool |
     return _match_sides(gold_parts, answer_parts)
 
 
-_NAME_ARGUMENT = re.compile(r"\s?\(\s?x\s?\)$")
+_NAME_ARGUMENT = re.compile(r"(?:\s?\^\s?\{-1\})?\s?\(\s?x\s?\)$")
 
 
 def _match_stated(
@@ -1906,7 +1933,8 @@ def _bare(text: str) -> str:
 def _squeezed(text: str) -> str:
     """For what has no value here (integrals, sums, primes): without spaces and braces that group
     a single letter."""
-    text = re.sub(r"(?<=[\^_(\s])\{([A-Za-z0-9])\}", r"\1", text)
+    text = re.sub(r"\\text\{([A-Za-z]+)\}", r"\1", text)
+    text = re.sub(r"(?<![A-Za-z}])\{([A-Za-z0-9])\}", r"\1", text)
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
