@@ -42,15 +42,31 @@ def _run(script: str, stdin: str, timeout: float) -> tuple[int | None, str, str]
 
 def _sandbox_fusion(path: str, body: dict[str, Any]) -> dict[str, Any]:
     assert path == "/run_code"
+    assert set(body) == {"code", "language", "stdin", "run_timeout", "memory_limit_MB"}
     assert body["language"] == "python"
+    assert body["memory_limit_MB"] == _LIMITS.memory_mb
     code, out, err = _run(body["code"], body["stdin"], body["run_timeout"])
-    status = "TimeLimitExceeded" if code is None else "Finished"
-    result = {"status": status, "return_code": code, "stdout": out, "stderr": err}
-    return {"status": "Failed" if code else "Success", "message": "", "run_result": result}
+    result = {
+        "status": "TimeLimitExceeded" if code is None else "Finished",
+        "execution_time": 0.1,
+        "return_code": code,
+        "stdout": out,
+        "stderr": err,
+    }
+    return {
+        "status": "Success" if code == 0 else "Failed",
+        "message": "",
+        "compile_result": None,
+        "run_result": result,
+        "executor_pod_name": None,
+        "files": {},
+    }
 
 
 def _piston(path: str, body: dict[str, Any]) -> dict[str, Any]:
     assert path == "/api/v2/execute"
+    known = {"language", "version", "files", "stdin", "run_timeout", "run_memory_limit"}
+    assert set(body) == known
     assert body["run_memory_limit"] == _LIMITS.memory_mb << 20
     script, timeout = body["files"][0]["content"], body["run_timeout"] / 1000
     code, out, err = _run(script, body["stdin"], timeout)
@@ -171,6 +187,12 @@ def test_a_service_that_fails_is_an_error_that_says_where() -> None:
         SandboxFusionBackend(url).run([Program("1")])
     unknown = _server(lambda path, body: {"message": "runtime is unknown"})
     with unknown as url, pytest.raises(BackendError, match="runtime is unknown"):
+        PistonBackend(url).run([Program("1")])
+    refused = {"message": "run_timeout cannot exceed the configured limit of 3000"}
+    with (
+        _server(lambda path, body: refused, 400) as url,
+        pytest.raises(BackendError, match="HTTP 400: .*configured limit of 3000"),
+    ):
         PistonBackend(url).run([Program("1")])
     missing = _server(lambda path, body: {"detail": "no"}, 404)
     with missing as url, pytest.raises(BackendError, match="HTTP 404"):

@@ -69,6 +69,7 @@ class SandboxFusionBackend(RemoteBackend):
                 "language": "python",
                 "stdin": stdin,
                 "run_timeout": self.limits.wall_seconds,
+                "memory_limit_MB": self.limits.memory_mb,
             },
             self.limits.wall_seconds + 30,
         )
