@@ -65,6 +65,16 @@ _FILLER = re.compile(
     r"|number|only)\b|是|为|為|应该|は|이|은|는|هي|هو|है",
     re.IGNORECASE,
 )
+# "Option A: wrong" states nothing; "the best option is A" and "option A is right" do.
+_WEAK_CUES = ("option", "choice", "选项", "選項")
+_MAKES_STRONG = re.compile(
+    r"(?:correct|right|best|final|my|most \w{1,20}|正确|正確)\s?$", re.IGNORECASE
+)
+_IS = re.compile(r"\s?(?:is|would be|should be|must be|是|为|為)(?![a-z])", re.IGNORECASE)
+_DENIED = re.compile(
+    r"(?:n['’]t|\bnot|\bnever|\bwrong|\bincorrect|\bfalse|\bbad|不|没|别|错误)\s?$", re.IGNORECASE
+)
+_WRONG = re.compile(r"\b(?:also\s|is\s)?(?:wrong|incorrect)\b|错", re.IGNORECASE)
 _PRAISED = re.compile(
     r"\W{0,3}(?:is|are|must be|would be|seems)\s+(?:\w+ly\s+)?(?:the\s+)?(?:only\s+|most\s+)?"
     r"(?:correct|right|best|answer|true|appropriate)\b",
@@ -206,7 +216,14 @@ def _read(span: str, options: dict[str, str], has_numbers: bool) -> frozenset[st
                 or text.removesuffix(rest).rstrip()[-1] in ")]"
                 or _REASON.match(rest)
             )
-            if other or not is_led or _MORE.search(rest) or (has_numbers and rest[0] in ",-–"):
+            is_wrong = _WRONG.match(rest.lstrip(" .):,;-–—"))
+            if (
+                other
+                or is_wrong
+                or not is_led
+                or _MORE.search(rest)
+                or (has_numbers and rest[0] in ",-–")
+            ):
                 return None
         if len(lines) > 1 and _MORE.search(" ".join(lines[1:])):
             return None
@@ -259,11 +276,16 @@ def _stated(
     """The last statement of a choice, as in "the answer is B": whether there is one, and which."""
     found: tuple[bool, frozenset[str] | None] = (False, None)
     for cue in list(_CUE.finditer(text))[-_MAX_STATEMENTS:]:
-        line = text[cue.end() : cue.end() + 400].partition("\n")[0]
-        line = _skip(_clean(line))
+        before, after = text[max(0, cue.start() - 30) : cue.start()], text[cue.end() :][:400]
+        if _DENIED.search(before):
+            continue  # "I would not choose A", "the wrong answer is A"
+        line = _skip(_clean(after.partition("\n")[0]))
         labels, is_clear, rest = _labels_at(line, options, has_numbers)
         if labels:
-            if _JUDGED.match(rest) and not _PRAISED.match(rest):
+            is_weak = cue[0].lower() in _WEAK_CUES and not (
+                _IS.match(after) or _MAKES_STRONG.search(before)
+            )
+            if (is_weak or _JUDGED.match(rest)) and not _PRAISED.match(rest):
                 continue  # "option A is wrong"
             is_own_text = _plain(rest) == _plain(options.get(labels[0], ""))
             is_clear = is_clear and (is_own_text or not _MORE.search(rest))
@@ -291,7 +313,7 @@ def _on_a_line(text: str, options: dict[str, str], has_numbers: bool) -> frozens
     choices = {choice for line in lines if (choice := _read(line, options, has_numbers))}
     if len(choices) == 1:
         return choices.pop()
-    if choices or " not " in last:
+    if choices or " not " in last or _WRONG.search(last):
         return None
     match = _LAST_WORD.search(last)
     return _read(match["choice"], options, has_numbers) if match else None

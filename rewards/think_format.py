@@ -87,13 +87,19 @@ def split_response(
 PROFILES = ("answer_tags", "think_then_text")
 
 
+def _visible(text: str) -> str | None:
+    """The text, stripped; None where there is nothing to see in it, as in zero-width characters."""
+    is_seen = any(char.isprintable() and not char.isspace() for char in text)
+    return text.strip() if is_seen else None
+
+
 def _tagged_answer(text: str) -> tuple[str | None, str | None]:
     """The answer between answer tags, and what is wrong with how it stands there."""
     before, has_open, rest = text.partition(ANSWER_OPEN)
     inner, has_close, junk = rest.partition(ANSWER_CLOSE)
     if not (has_open and has_close):
         return None, "no closed <answer>"
-    answer = inner.strip() or None
+    answer = _visible(inner)
     if before.strip() or junk.strip():
         return answer, "text around <answer>"
     if answer is None:
@@ -104,7 +110,7 @@ def _tagged_answer(text: str) -> tuple[str | None, str | None]:
 
 def _plain_answer(text: str) -> tuple[str | None, str | None]:
     """The answer as plain text, and what is wrong with it."""
-    answer = text.strip() or None
+    answer = _visible(text)
     if answer is None:
         return None, "empty answer"
     has_tag = THINK_OPEN in answer or THINK_CLOSE in answer
