@@ -13,8 +13,8 @@ Switch it on late (`from_step`), as Kimi does: from the start, it keeps a policy
 think.
 
 This file stands alone: it imports neither a sibling nor `trl_r1`; a grader named by text is looked
-up through `trl_r1`, a function works anywhere. Groups are neighbours with equal prompts. In a run
-of several processes a group that straddles two of them is compared within each.
+up through `trl_r1`, a function works anywhere. Groups are neighbours with equal prompts. In plain
+TRL on several processes, a group that straddles two of them is compared within each.
 
 Left out: lengths of the reasoning or the answer alone.
 """
