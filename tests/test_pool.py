@@ -65,6 +65,19 @@ def test_work_is_spread_over_the_workers(pool: RewardPool) -> None:
     assert len(set(pids)) == 2
 
 
+def test_the_rows_of_a_prompt_go_to_one_worker_where_there_is_work_for_all(
+    pool: RewardPool,
+) -> None:
+    reward = make(pool, "pid")
+    reward(["x"] * 8)  # how long a row takes is known from now on
+    groups = [number // 4 for number in range(32)]
+    pids = reward(["x"] * 32, prompts=[f"prompt {group}" for group in groups])
+    assert len(set(pids)) == 2
+    by_group = [set(pids[4 * group : 4 * group + 4]) for group in range(8)]
+    whole = sum(len(workers) == 1 for workers in by_group)
+    assert whole >= 6, by_group  # one may be shared at the end, and one more on a busy machine
+
+
 def test_workers_import_neither_torch_nor_trl(pool: RewardPool) -> None:
     assert make(pool, "has_torch")(["x", "y"]) == [0.0, 0.0]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trl_r1.verification.pool import RewardPool
+from trl_r1.verification.pool import RewardPool, container_cores, default_num_workers
 
 FILE = Path(__file__).with_name("pool_rewards.py")
 
@@ -32,8 +32,8 @@ for step in range(5):
 workers = [set(pids) for _, pids in everywhere]
 assert not workers[0] & workers[1]
 assert everywhere[1 - rank][0] == [float(10 * (1 - rank) + n) for n in range(8)]
-cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-assert shared_pool().num_workers == max(1, cores // 2)
+alone = {alone}
+assert shared_pool().num_workers == max(1, alone // 2), alone
 if rank == 1:
     reward(["<exit>"], log_metric=lambda *_: None)  # a death in one rank is no death in the other
 assert reward(["abc"]) == [3.0]
@@ -45,7 +45,7 @@ print("rank", rank, "is done", flush=True)
 def test_two_gloo_ranks_have_a_pool_each_and_divide_the_cores(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "rank.py"
-    script.write_text(_RANK.format(file=str(FILE)))
+    script.write_text(_RANK.format(file=str(FILE), alone=default_num_workers()))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
@@ -62,6 +62,26 @@ def test_two_gloo_ranks_have_a_pool_each_and_divide_the_cores(tmp_path: Path) ->
     ended = [rank.communicate(timeout=120) for rank in ranks]
     for number, (out, errors) in enumerate(ended):
         assert out == f"rank {number} is done\n", errors
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "250000 100000\n"}, 2.5),
+        ({"cpu.max": "max 100000\n"}, float("inf")),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4.0),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, float("inf")),
+        ({}, float("inf")),
+        ({"cpu.max": "what is this"}, float("inf")),
+    ],
+)
+def test_the_limit_of_a_container_counts(
+    tmp_path: Path, files: dict[str, str], cores: float
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert container_cores(tmp_path) == cores
 
 
 def test_a_system_without_posix_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

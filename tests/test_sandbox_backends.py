@@ -191,7 +191,7 @@ def test_a_service_that_fails_is_an_error_that_says_where() -> None:
     refused = {"message": "run_timeout cannot exceed the configured limit of 3000"}
     with (
         _server(lambda path, body: refused, 400) as url,
-        pytest.raises(BackendError, match="HTTP 400: .*configured limit of 3000"),
+        pytest.raises(BackendError, match=r"HTTP 400: .*configured limit of 3000"),
     ):
         PistonBackend(url).run([Program("1")])
     missing = _server(lambda path, body: {"detail": "no"}, 404)

@@ -158,7 +158,7 @@ class Dispatcher:
             if job.reward not in slot.loaded:
                 # Also when it has nothing to run: every worker loads what any of them has loaded.
                 slot.load(job)
-            elif units := job.take(self.num_workers, slot.is_new):
+            elif units := job.take(self.num_workers, slot.process.pid, slot.is_new):
                 slot.run(job, units)
         except OSError:
             self._bury(slot, "crashed")

@@ -131,7 +131,11 @@ class Job:
     future: Future[list[Outcome]] = field(default_factory=Future)
 
     def __post_init__(self) -> None:
-        self.queue = deque(self.units)
+        self._groups: dict[int, deque[Unit]] = {}
+        for unit in self.units:
+            self._groups.setdefault(unit.group, deque()).append(unit)
+        self._free = deque(self._groups)
+        self._begun: dict[int, int] = {}  # by worker
         # Units whose worker died of memory or a crash: each is tried once more, first and alone in
         # a new worker, since what went before it in the old one may have been the cause.
         self.suspects: deque[Unit] = deque()
@@ -150,26 +154,50 @@ class Job:
         name = self.record.description.name if self.record.description else self.reward.name
         return f"reward {name!r} ({self.reward.use})" if name else f"reward {self.reward.use!r}"
 
-    def take(self, num_workers: int, worker_is_new: bool) -> list[Unit]:
+    def take(self, num_workers: int, worker: int, worker_is_new: bool) -> list[Unit]:
         """Units for an idle worker; whole prompt groups where there is work for all workers.
 
-        A group's rows go to one worker, so that its gold answer is parsed once.
+        A group's rows go to one worker, so that its gold answer is parsed once; one that has
+        nothing left of its own helps with the last group.
+
+        Args:
+            num_workers: how many share the work.
+            worker: which one asks.
+            worker_is_new: whether it has run nothing yet.
         """
         if self.suspects and worker_is_new:
             return [self.suspects.popleft()]
-        if not self.queue:
+        if not self._groups:
             return []
-        num_units, share = self.record.units_at_once(len(self.queue), num_workers)
-        units = [self.queue.popleft() for _ in range(num_units)]
-        while len(units) < min(2 * num_units - 1, share):
-            if self.queue[0].group != units[-1].group:
-                break
-            units.append(self.queue.popleft())
+        num_left = sum(map(len, self._groups.values()))
+        num_units, share = self.record.units_at_once(num_left, num_workers)
+        most = max(num_units, min(2 * num_units - 1, share))
+        units: list[Unit] = []
+        while len(units) < num_units and (group := self._next_group(worker, not units)) is not None:
+            rest = self._groups[group]
+            while rest and len(units) < most:
+                units.append(rest.popleft())
+            if not rest:
+                del self._groups[group]
         return units
+
+    def _next_group(self, worker: int, may_help: bool) -> int | None:
+        """The group it has begun, or one that nobody has, or the last one of another's."""
+        begun = self._begun.get(worker)
+        if begun in self._groups:
+            return begun
+        while self._free:
+            group = self._free.popleft()
+            if group in self._groups:
+                self._begun[worker] = group
+                return group
+        return next(reversed(self._groups), None) if may_help else None
 
     def put_back(self, units: Iterable[Unit]) -> None:
         """Units that a worker was given and did not get to."""
-        self.queue.extendleft(reversed(list(units)))
+        for unit in reversed(list(units)):
+            self._groups.setdefault(unit.group, deque()).appendleft(unit)
+            self._free.appendleft(unit.group)
 
     def finish(self, unit: Unit, result: Mapping[str, Any]) -> None:
         """Take a worker's result for a unit."""

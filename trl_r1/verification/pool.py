@@ -13,10 +13,12 @@ Left out: taking batches apart and putting rewards together again (`pooled_rewar
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from pathlib import Path
 
 from trl_r1.verification.description import RewardDescription
 from trl_r1.verification.dispatcher import Dispatcher, PoolError
@@ -24,17 +26,40 @@ from trl_r1.verification.job import Job, Limits, Record
 from trl_r1.verification.protocol import RewardKey
 from trl_r1.verification.units import Outcome, Unit
 
-__all__ = ["PoolError", "RewardPool", "default_num_workers"]
+__all__ = ["PoolError", "RewardPool", "container_cores", "default_num_workers"]
+
+_MAX_DEFAULT_WORKERS = 16
 
 
 def default_num_workers() -> int:
-    """Workers for this process: the machine's cores, shared among the ranks on it."""
+    """Workers for this process: the cores it may use, shared among the ranks on the machine.
+
+    At most 16: more bring little for rewards, and each takes the memory of an interpreter.
+    """
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
         cores = os.cpu_count() or 1
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, cores // max(1, int(ranks) if ranks.isdigit() else 1))
+    share = min(cores, container_cores()) // max(1, int(ranks) if ranks.isdigit() else 1)
+    return max(1, min(int(share), _MAX_DEFAULT_WORKERS))
+
+
+def container_cores(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """Cores that a container may use at a time, infinite where it has no such limit.
+
+    Args:
+        root: where control groups are.
+    """
+    with contextlib.suppress(OSError, ValueError):  # version 2: "200000 100000", or "max 100000"
+        quota, period = (root / "cpu.max").read_text().split()
+        return float("inf") if quota == "max" else float(quota) / float(period)
+    with contextlib.suppress(OSError, ValueError):  # version 1, -1 for no limit
+        quota, period = (
+            (root / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
+        )
+        return float(quota) / float(period) if float(quota) > 0 else float("inf")
+    return float("inf")
 
 
 class RewardPool:
