@@ -193,9 +193,13 @@ def completion_text(completion: Any) -> str:
 
 
 _MARKER = re.compile(
-    r"####|\banswer\b(?:[*_ ]{0,4}(?:is\b|:|=)[*_: ]{0,4}|[ ]{1,4}(?=\$|\\[(\[]))|^[ ]{0,4}A:",
+    r"####|\b(?:answer(?: to (?:the|this|your) (?:question|problem))?|"
+    r"correct (?:option|choice))\b"
+    r"(?:[*_ ]{0,4}(?:is\b|:|=)[*_: ]{0,4}|[ ]{1,4}(?=\$|\\[(\[])|(?<=final answer)[*_ ]{0,4}\n)|"
+    r"^[ ]{0,4}A:",
     re.IGNORECASE | re.MULTILINE,
 )
+_STOP_TOKEN = re.compile(r"<\|[a-zA-Z_]{1,20}\|>|</s>")
 _FINAL_MARKER = re.compile(
     r"\bfinal answer\b[*_ ]{0,4}(?:is\b|:)[*_: ]{0,4}(?=[$\d-]|\\[(\[]|\\frac)", re.IGNORECASE
 )
@@ -224,6 +228,8 @@ def final_answer(text: str, extraction: str = "marked", prefilled: bool = False)
         return None
     # After the last </think>, a new <think> that is not closed is reasoning again.
     visible = visible.partition("<think>")[0]
+    stop = _STOP_TOKEN.search(visible, max(0, len(visible) - 100))
+    visible = visible[: stop.start()] if stop else visible
     # A program is not the place of an answer, unless there is no other.
     prose = "".join(visible.split("```")[::2])
     answer = _find_answer(prose, extraction)
@@ -331,14 +337,16 @@ def _after_marker(text: str) -> str | None:
     formula = _FORMULA.match(rest)
     if formula and not re.match(r"\$ ?\d[\d,.]*\b[^$]*$", rest.partition("\n")[0]):
         following = rest[formula.end() :].lstrip()
-        if not re.match(r"(?:and|or)\b|,\s?[$\\]", following):
+        if not re.match(r"(?:(?:and|or)\b|,)\s?[$\\\d]", following):
             return str(formula[formula.lastindex or 0]).strip()
     line = rest.partition("\n")[0][: MAX_ANSWER_CHARS + 1]
     line = line.strip().lstrip(":").strip().strip("*_ ")
-    line = re.split(r"\.(?=\s)|[;!?](?=\s|$)", line, maxsplit=1)[0]
+    line = re.sub(r"^[-*] (?=[A-Za-z$\\])", "", line)  # an item of a list
+    line = re.split(_END_OF_STATEMENT, line, maxsplit=1)[0]
     return line.rstrip(".").strip().strip("*_ ") or None
 
 
+_END_OF_STATEMENT = re.compile(r"\.(?=\s)|[;!?](?=\s|$)|,?\s(?:since|because|which)\b")
 # A word that is no list, function or name: what has one is a sentence.
 _ENGLISH = re.compile(
     r"(?!(?:and|or|text|sqrt|sin|cos|tan|log|ln|exp|pi)\b)\b[A-Za-z]*[a-z][A-Za-z]+\b"
@@ -487,7 +495,8 @@ def _canonical(text: str) -> str:
         text = _plain_characters(text)
     if text.isdigit() or text.isalpha():
         return text
-    text = re.sub(r"[\t\r\n~]", " ", text).strip()
+    text = re.sub(r"[\t\r\n~]", " ", text).strip("` ")
+    text = text[1:-1].strip() if len(text) > 2 and text[0] == text[-1] == '"' else text
     text = re.sub(r"(?<=\d)\s?\{,\s?\}\s?(?=\d)", "", text)
     if "\\\\" in text and _TWICE_ESCAPED.search(text) and not _ESCAPED_ONCE.search(text):
         text = text.replace("\\\\", "\\")
@@ -625,7 +634,7 @@ _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth":
 # Words that say more about a number than what it counts.
 _NOT_UNITS = re.compile(
     r"or|and|not|to|through|times|plus|minus|over|divided|by|dozen|half|halves|"
-    r"less|than|about|between|either|maybe|except|but|pi|sqrt|sin|cos|tan|log|ln|exp|no|of|mod|is"
+    r"less|than|about|between|either|maybe|except|but|pi|sqrt|sin|cos|tan|log|ln|exp|no|mod|is"
 )
 # Words before a number that change it, or leave it open.
 _HEDGES = re.compile(
@@ -897,7 +906,9 @@ def _unit(rest: str, has_space: bool) -> _Unit | None:
     is_symbol = not is_text and len(words[0]) == 1 and words[0].isalpha()
     if is_symbol and (words[0] not in "mshgl" and not (has_space and words[0] in "LNJWVAKC")):
         return None
-    if not (is_text or scale or num_known or (has_space and len(words[0]) > 2)):
+    if not (
+        is_text or scale or num_known or (has_space and (len(words[0]) > 2 or words[0] == "of"))
+    ):
         return None
     names = frozenset(_unit_name(word) for word in words if word[0] not in "^/()")
     return _Unit(names, dimension, size, is_symbol and len(words) == 1, False, scale)
