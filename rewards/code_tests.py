@@ -27,7 +27,7 @@ def code_tests_reward(
     score: Literal["all", "share"] = "all",
     float_tolerance: float = 1e-9,
     backend: Any = None,
-    num_workers: int = 2,
+    num_workers: int | None = None,
     limits: Mapping[str, float] | None = None,
     prefilled: bool = False,
     **kwargs: Any,
@@ -46,7 +46,8 @@ def code_tests_reward(
         float_tolerance: relative; of expected floats alone. An expected 0.0 takes it as absolute.
         backend: what runs programs, an object with `run(programs)`, or a string for
             `trl_r1.verification.code_backends.open_backend`; by default the local sandbox.
-        num_workers: programs at a time, on a backend named by a string or by default.
+        num_workers: programs at a time; 2 in the local sandbox, and what a service's client says
+            elsewhere, by default.
         limits: of a program: `cpu_seconds` (5), `wall_seconds` (10), `memory_mb` (512),
             `max_threads`, `max_output_bytes`; see `trl_r1.verification.sandbox.Limits`. A backend
             that is an object has limits of its own.
@@ -111,7 +112,7 @@ code_tests_reward.row_fault = row_fault  # type: ignore[attr-defined]
 
 
 def _opener(
-    backend: Any, num_workers: int, limits: Mapping[str, float] | None
+    backend: Any, num_workers: int | None, limits: Mapping[str, float] | None
 ) -> Callable[[], Any]:
     """What opens the backend, its settings checked before there is any program to run.
 
@@ -132,9 +133,10 @@ def _opener(
             )
     of_program = sandbox.Limits(**(limits or {}))  # type: ignore[arg-type]
     if backend is None or backend == "local":
-        return lambda: sandbox.shared_sandbox(num_workers, of_program)
-    opened = code_backends.open_backend(backend)
-    opened.limits, opened.num_workers = of_program, num_workers  # type: ignore[attr-defined]
+        return lambda: sandbox.shared_sandbox(num_workers or 2, of_program)
+    opened: Any = code_backends.open_backend(backend)
+    opened.limits = of_program if limits else opened.limits
+    opened.num_workers = num_workers or opened.num_workers
     return lambda: opened
 
 

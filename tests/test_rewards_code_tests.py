@@ -81,6 +81,14 @@ def test_limits_and_backends_that_make_no_sense_are_errors_before_any_program_ru
         code_tests_reward([], [], backend=object(), limits={"wall_seconds": 1.0})
 
 
+def test_a_service_named_by_a_string_takes_the_limits_too() -> None:
+    opened = code_tests._opener("piston:http://localhost:1/api/v2", None, None)()
+    assert opened.limits == Limits()
+    assert opened.num_workers > 2
+    given = code_tests._opener("piston:http://localhost:1/api/v2", 1, {"wall_seconds": 3.0})()
+    assert (given.limits.wall_seconds, given.num_workers) == (3.0, 1)
+
+
 def test_with_a_prefilled_opener_a_program_in_open_reasoning_is_none(sandbox: Sandbox) -> None:
     code = "```python\ndef double(x): return 2 * x\n```"
     settings: Any = {"tests": [_DOUBLE] * 2, "backend": sandbox, "prefilled": True}
