@@ -204,7 +204,8 @@ _FINAL_MARKER = re.compile(
     r"\bfinal answer\b[*_ ]{0,4}(?:is\b|:)[*_: ]{0,4}(?=[$\d-]|\\[(\[]|\\frac)", re.IGNORECASE
 )
 _FORMULA = re.compile(
-    r"\$\$([^$]{1,1000})\$\$|\$([^$]{1,1000})\$(?!\d)|\\\(([^$]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]"
+    r"\$\$([^$]{1,1000})\$\$|\$([^$]{1,1000})\$(?!\d)|"
+    r"\\\(([^$]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]"
 )
 _NUMBER_IN_TEXT = re.compile(
     r"(?<![\w.,])-?(?:\$ ?)?(?:\d{1,3}(?:,\d{3}){1,50}(?![\d,]*\d)|\d{1,400})(?:\.\d{1,400})?"
@@ -412,14 +413,8 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u200e\u200f", None),
         **dict.fromkeys("\u2018\u2019\u2032", "'"),
         **dict.fromkeys("\u201c\u201d\u2033", '"'),
-        **{
-            "\u3001": ",",
-            "\u3002": ".",
-            "\u2044": "/",
-            "\u2215": "/",
-            "\u2236": ":",
-            "\u00f7": "/",
-        },
+        **{"\u3001": ",", "\u3002": ".", "\u2044": "/", "\u2215": "/", "\u2236": ":"},
+        "\u00f7": "/",
         **{"\u00d7": "\\times ", "\u00b7": "\\cdot ", "\u22c5": "\\cdot ", "\u2219": "\\cdot "},
         **{"\u03c0": "\\pi ", "\u221a": "\\sqrt ", "\u221b": "\\sqrt[3]", "\u00b0": "^\\circ "},
         **{"\u03b8": "\\theta ", "\u221e": "\\infty ", "\u2264": "\\le ", "\u2265": "\\ge "},
@@ -450,25 +445,12 @@ _SAME: dict[str, str] = {
     **{"%": "%", "$": "$", "&": "&", "_": "_", "#": "#", "dbinom": "\\binom", "tbinom": "\\binom"},
     **{"lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "lparen": "(", "rparen": ")"},
     **{"langle": "(", "rangle": ")", "colon": ":", "div": "/", "simeq": "\\approx "},
-    **{
-        "asymp": "\\approx ",
-        "rightarrow": "\\to ",
-        "longrightarrow": "\\to ",
-        "lbrack": "[",
-        "rbrack": "]",
-        "bar": "\\overline",
-        "lor": "\\text{or}",
-    },
+    **{"asymp": "\\approx ", "rightarrow": "\\to ", "longrightarrow": "\\to ", "lbrack": "["},
+    **{"rbrack": "]", "bar": "\\overline", "lor": "\\text{or}"},
     **{"vee": "\\text{or}", "land": "\\text{and}", "wedge": "\\text{and}", "R": "\\mathbb{R}"},
     **{"dots": "...", "ldots": "...", "cdots": "...", "infin": "\\infty ", "mod": "\\bmod "},
-    **{
-        "bigcup": "\\cup ",
-        "bigcap": "\\cap ",
-        "euro": "\u20ac",
-        "pounds": "\u00a3",
-        "setminus": "\\setminus ",
-        "backslash": "\\setminus ",
-    },
+    **{"bigcup": "\\cup ", "bigcap": "\\cap ", "euro": "\u20ac", "pounds": "\u00a3"},
+    **{"setminus": "\\setminus ", "backslash": "\\setminus "},
 }
 _TWICE_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)+[a-zA-Z({]")
 _ESCAPED_ONCE = re.compile(r"(?<!\\)(?:\\\\)*\\[a-zA-Z]")
@@ -601,18 +583,22 @@ _DIGITS = (
     r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d{1,3}(?:[ ]\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*|\.\d+)"
 )
 _NUMBER = re.compile(
-    rf"""(?P<sign>[+-]?)\s?(?P<money>(?:US|CA|A|NZ|HK)?\$|[€£¥₹]|(?:USD|EUR|GBP|Rs\.?)\s)?\s?(?P<sign2>[+-]?)\s?
-    (?:(?P<whole>\d+)?\s?\+?\s?\\frac\{{\s?(?P<num>-?{_DIGITS})\s?\}}\{{\s?(?P<den>-?{_DIGITS})\s?\}}
+    rf"""(?P<sign>[+-]?)\s?
+    (?P<money>(?:US|CA|A|NZ|HK)?\$|[€£¥₹]|(?:USD|EUR|GBP|Rs\.?)\s)?\s?(?P<sign2>[+-]?)\s?
+    (?:(?P<whole>\d+)?\s?\+?\s?
+      \\frac\{{\s?(?P<num>-?{_DIGITS})\s?\}}\{{\s?(?P<den>-?{_DIGITS})\s?\}}
     |(?P<whole2>\d{{1,3}}(?:[ ]\d{{3}})+|\d+)\s(?P<num2>\d+)\s?/\s?(?P<den2>\d+)
     |(?P<num3>{_DIGITS})\s?/\s?(?P<den3>{_DIGITS})
     |(?P<repeat0>\d*\.\d*)\\overline\s?\{{\s?(?P<repeat>\d+)\s?\}}
-    |(?P<mantissa>{_DIGITS})(?:\s?(?:\\times|\\cdot|\*|x)\s?10\s?\^\s?\{{?\s?(?P<exp>[+-]?\d{{1,3}})\s?\}}?
+    |(?P<mantissa>{_DIGITS})
+      (?:\s?(?:\\times|\\cdot|\*|x)\s?10\s?\^\s?\{{?\s?(?P<exp>[+-]?\d{{1,3}})\s?\}}?
       |[eE](?P<exp2>[+-]?\d{{1,3}})(?!\d))?)
     (?P<rest>.*)""",
     re.VERBOSE | re.DOTALL,
 )
 _BASED = re.compile(
-    r"\(?(?:\\text\s?\{)?([0-9A-Za-z]{1,64})\}?\)?\s?_\s?\{?\s?(?:\\text\s?\{)?\s?(\d{1,2}|[a-z]{3,11})\s?\}?\s?\}?"
+    r"\(?(?:\\text\s?\{)?([0-9A-Za-z]{1,64})\}?\)?\s?_\s?\{?\s?"
+    r"(?:\\text\s?\{)?\s?(\d{1,2}|[a-z]{3,11})\s?\}?\s?\}?"
 )
 _BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
 _BASE_NAMES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
@@ -641,8 +627,8 @@ _HEDGES = re.compile(
     r"or|and|not|no|nor|never|neither|either|maybe|sqrt|root|twice|half|double|triple|square|cube|"
     r"minus|negative|plus|times|least|most|more|fewer|less|than|over|under|below|above|up|between|"
     r"from|to|option|choice|sum|product|sin|cos|tan|log|ln|exp|max|min|of|mod|except|without|"
-    r"\w+n't|isnt|but|wrong|greater|smaller|pi|dozen|per|until|before|after|next|hundred|thousand|million|"
-    r"billion"
+    r"\w+n't|isnt|but|wrong|greater|smaller|pi|dozen|per|until|before|after|next|"
+    r"hundred|thousand|million|billion"
 )
 # What is measured in which units, and how many of the first one each is. Dimensions: length L, mass
 # M, time T, current I, temperature K, substance S; money by currency.
@@ -685,8 +671,7 @@ def _read_units() -> dict[str, tuple[dict[str, int], Fraction]]:
     units: dict[str, tuple[dict[str, int], Fraction]] = {}
     for dimension, row in _DIMENSIONS:
         powers = {}
-        for part in dimension.split():
-            name, power = re.fullmatch(r"([A-Za-z]+)(-?\d)?", part).groups()  # type: ignore[union-attr]
+        for name, power in re.findall(r"([A-Za-z]+)(-?\d)?", dimension):
             powers[name] = int(power or 1)
         names: list[str] = []
         for word in row.split():
@@ -1090,7 +1075,8 @@ _CHOICE = re.compile(
 _CHOSEN = re.compile(
     r"(?:(?:option|choice|answer|graph|figure|statement|letter)\s)?(?:\\text\{)?"
     r"(?:(?:option|choice|answer|graph|figure|statement|letter)\s\}?)?"
-    r"(?:\((?P<bracketed>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|(?P<bare>[A-Za-z])(?=[.:)}]|$|\sis\s(?:correct|right|true|the)))"
+    r"(?:\((?P<bracketed>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|"
+    r"(?P<bare>[A-Za-z])(?=[.:)}]|$|\sis\s(?:correct|right|true|the)))"
     r"\)?[}.:]*(?P<rest>.*)",
     re.DOTALL | re.IGNORECASE,
 )
@@ -1100,8 +1086,9 @@ _OTHER_CHOICE = re.compile(
 )
 _BRACKETS = {"(": ")", "[": "]", _SET_OPEN: _SET_CLOSE, "{": "}"}
 _LEAD = re.compile(
-    r"(?:\\text\{)?\s?(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|our|my)\s)?(?:(?:final|correct)\s)?"
-    r"(?:(?:answer|result|option|choice)\s?(?:is|are|:|=)|ans\s?[:=]|(?:it|this|that|which)\s(?:is|equals)\s)"
+    r"(?:\\text\{)?\s?(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|our|my)\s)?"
+    r"(?:(?:final|correct)\s)?(?:(?:answer|result|option|choice)\s?(?:is|are|:|=)|ans\s?[:=]|"
+    r"(?:it|this|that|which)\s(?:is|equals)\s)"
     r"\s?:?\s?\}?\s?(?=\S)",
     re.IGNORECASE,
 )
@@ -1332,7 +1319,7 @@ def _is_words(text: str) -> bool:
 
 
 def _match_words(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
-    if not _is_words(gold):
+    if not _is_words(gold) or (re.fullmatch(r"[A-Z]{2,6}", gold) and len(_items(answer)) > 1):
         return None
     gold, answer = _plain_words(gold), _plain_words(answer)
     if gold == answer:
@@ -1499,7 +1486,8 @@ def _matrix(text: str) -> tuple[bool, list[list[str]]] | None:
 
 
 _UNIT_VECTOR = re.compile(
-    r"\\(?:text|hat|vec|overline|overrightarrow)\s?(?:\{\s?\\(?:text|hat|vec)\s?)?\{\s?\\?(i|j|k|imath|jmath)\s?\}\s?\}?"
+    r"\\(?:text|hat|vec|overline|overrightarrow)\s?(?:\{\s?\\(?:text|hat|vec)\s?)?"
+    r"\{\s?\\?(i|j|k|imath|jmath)\s?\}\s?\}?"
 )
 
 
@@ -1821,6 +1809,8 @@ def _match_lists(gold: str, answer: str, accept: bool, depth: int) -> bool | Non
     """Lists without brackets around them, in any order; with a name for each item, by name."""
     answer_group = _brackets(answer)
     gold_items, answer_items = _items(gold), _items(answer)
+    if len(answer_items) > 1 and re.fullmatch(r"[A-Z]{2,6}", gold):
+        gold_items = list(gold)  # letters of choices
     if len(gold_items) == 1 and len(answer_items) == 1:
         return None
     if len(answer_items) == 1 and re.search(r"\bor\b", gold) and len(gold_items) == 2:
