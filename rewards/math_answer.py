@@ -620,7 +620,8 @@ _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth":
 # Words that say more about a number than what it counts.
 _NOT_UNITS = re.compile(
     r"or|and|not|to|through|times|plus|minus|over|divided|by|dozen|half|halves|"
-    r"less|than|about|between|either|maybe|except|but|pi|sqrt|sin|cos|tan|log|ln|exp|no|mod|is"
+    r"less|than|about|between|either|maybe|except|but|pi|sqrt|sin|cos|tan|log|ln|exp|no|mod|is|"
+    r"root|factorial|choose|below|above|score|wrong|incorrect|false"
 )
 # Words before a number that change it, or leave it open.
 _HEDGES = re.compile(
@@ -876,6 +877,8 @@ def _unit(rest: str, has_space: bool) -> _Unit | None:
     if not words or any(
         w.casefold() in _WORDS or _NOT_UNITS.fullmatch(w.casefold()) for w in words
     ):
+        return None
+    if words[0].casefold() in ("squared", "cubed"):
         return None
     if words[0] == "%" or words[0].casefold() in ("percent", "percentage", "pct"):
         return (
@@ -1329,7 +1332,10 @@ def _match_words(gold: str, answer: str, accept: bool, depth: int) -> bool | Non
         return bool(
             said and said[1] == gold and not _YES_NO & set(re.findall(r"\w+", said[2])) - {gold}
         ) and not re.search(r"\b(?:not|or|maybe|but)\b", answer)
-    if re.fullmatch(rf"{re.escape(gold)} (?:is|was|has|does)\b(?!.*\b(?:not|or|and)\b).*", answer):
+    if re.fullmatch(
+        rf"{re.escape(gold)} (?:is|was|has|does)\b(?!.*\b(?:not|or|and|wrong|incorrect|false)\b).*",
+        answer,
+    ):
         return True
     items = [sorted(re.split(r",\s?(?:and\s)?|\sand\s", text)) for text in (gold, answer)]
     return len(items[0]) > 1 and items[0] == items[1]
