@@ -84,6 +84,7 @@ def code_tests_reward(
 
 # Its sandbox has worker processes and limits of its own, and wants a batch's programs at once.
 code_tests_reward.runs_in_trainer = True  # type: ignore[attr-defined]
+code_tests_reward.runs_in_thread = True  # type: ignore[attr-defined]
 
 
 def has_no_program(
