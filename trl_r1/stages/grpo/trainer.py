@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
+from trl_r1.stages.grpo.overlapped_grading import OverlappedGrading
 from trl_r1.stages.grpo.rollouts import RolloutStore, remove_rollouts_from
+from trl_r1.stages.grpo.update import MicroBatchedUpdate
 from trl_r1.training.adapter_resume import AdapterResume
 from trl_r1.training.callbacks import SaveBetweenGenerations
 from trl_r1.training.data import RolloutPlan
 
 
-class R1GRPOTrainer(AdapterResume, GRPOTrainer):
+class R1GRPOTrainer(OverlappedGrading, MicroBatchedUpdate, AdapterResume, GRPOTrainer):
     """A drop-in for TRL's `GRPOTrainer`.
 
     Args:
