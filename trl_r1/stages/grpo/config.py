@@ -28,6 +28,7 @@ _OBJECTIVE: dict[str, Any] = {
     "learning_rate": 3e-6,
     "lr_scheduler_type": "constant",
     "vllm_importance_sampling_mode": "token_truncate",
+    "reference_replacement_steps": 400,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "zero": {**_SIZES, **_OBJECTIVE, "epsilon": 0.2, "temperature": 1.0, "max_steps": 10400},
@@ -75,6 +76,13 @@ class R1GRPOConfig(GRPOConfig):
             "whose name has `math_answer`, else the first."
         },
     )
+    reference_replacement_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Optimizer steps after which the policy becomes the reference of the KL "
+            "penalty, again and again (the paper: 400); None to keep the start model."
+        },
+    )
     logging_steps: float = field(default=1, metadata={"help": "Optimizer steps a log."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})
 
@@ -87,5 +95,10 @@ class R1GRPOConfig(GRPOConfig):
         if self.steps_per_generation is None and self.generation_batch_size is None:
             self.steps_per_generation = (
                 self.gradient_accumulation_steps * self.mini_batches_per_rollout
+            )
+        if self.reference_replacement_steps is not None and self.reference_replacement_steps < 1:
+            raise ValueError(
+                f"reference_replacement_steps is {self.reference_replacement_steps}; it must be 1 "
+                "or more, or None to keep the start model as the reference"
             )
         super().__post_init__()  # type: ignore[no-untyped-call]

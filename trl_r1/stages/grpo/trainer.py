@@ -14,6 +14,7 @@ import torch
 from trl import GRPOTrainer
 
 from trl_r1.stages.grpo.overlapped_grading import OverlappedGrading
+from trl_r1.stages.grpo.reference import ReferenceReplacement
 from trl_r1.stages.grpo.rollouts import RolloutStore, remove_rollouts_from
 from trl_r1.stages.grpo.update import MicroBatchedUpdate
 from trl_r1.training.adapter_resume import AdapterResume
@@ -21,7 +22,9 @@ from trl_r1.training.callbacks import SaveBetweenGenerations
 from trl_r1.training.data import RolloutPlan
 
 
-class R1GRPOTrainer(OverlappedGrading, MicroBatchedUpdate, AdapterResume, GRPOTrainer):
+class R1GRPOTrainer(
+    OverlappedGrading, MicroBatchedUpdate, ReferenceReplacement, AdapterResume, GRPOTrainer
+):
     """A drop-in for TRL's `GRPOTrainer`.
 
     Args:
