@@ -233,21 +233,15 @@ class _Alone:
 
 def _in_order(parts: list[Any], batches: list[torch.Tensor]) -> LogProbs:
     """The parts of several passes put together, rows where they belong."""
-    if len(parts) == 1:
-        order = None
-    else:
-        order = torch.cat(batches).argsort()
-    joined = []
-    for values in (list(column) for column in list(zip(*parts, strict=True))[:2]):
-        if values[0] is None:
-            joined.append(None)
-        elif order is None:
-            joined.append(values[0])
-        else:
-            joined.append(torch.cat(values)[order])
+    order = torch.cat(batches).argsort()  # a single pass has its rows in another order too
+    joined: list[torch.Tensor | None] = []
+    for values in list(zip(*parts, strict=True))[:2]:
+        joined.append(None if values[0] is None else torch.cat(values)[order])
     aux_losses = [part[2] for part in parts]
     aux_loss = None if aux_losses[0] is None else torch.stack(aux_losses).mean()
-    return joined[0], joined[1], aux_loss
+    logps, entropies = joined
+    assert logps is not None
+    return logps, entropies, aux_loss
 
 
 def _log_once(what: str, reasons: list[str]) -> bool:
