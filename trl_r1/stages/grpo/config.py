@@ -8,6 +8,8 @@ from typing import Any
 
 from trl import GRPOConfig
 
+from trl_r1.stages.grpo.schedules import GenerationSchedules
+from trl_r1.stages.grpo.watching import read_monitors
 from trl_r1.training.hardware import set_precision_default
 
 # The paper: 32 questions of 16 outputs make a batch of 512; a rollout of 8,192 outputs is trained
@@ -69,6 +71,21 @@ class R1GRPOConfig(GRPOConfig):
             "generation_batch_size is given."
         },
     )
+    max_tokens_per_micro_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": "Limit of rows x longest row, prompt included, of a micro-batch. None for what "
+            "TRL's take: per_device_train_batch_size rows, padded to the longest of all."
+        },
+    )
+    zero_advantage_tolerance: float = field(
+        default=0.0,
+        metadata={
+            "help": "With beta 0, rows whose advantage is at most this are left out of the update. "
+            "0 leaves out what has no gradient. Where all rewards of a group are, say, 1.2, "
+            "rounding makes its advantages 0.001 instead of 0: 0.01 leaves those out too."
+        },
+    )
     accuracy_reward: str | None = field(
         default=None,
         metadata={
@@ -82,6 +99,41 @@ class R1GRPOConfig(GRPOConfig):
             "help": "Optimizer steps after which the policy becomes the reference of the KL "
             "penalty, again and again (the paper: 400); None to keep the start model."
         },
+    )
+    temperature_schedule: list[dict[str, Any]] = field(
+        default_factory=list,
+        metadata={
+            "help": "Temperatures from later optimizer steps on, as `[{from_step: 1200, value: "
+            "0.7}]`; `temperature` holds before. Takes effect with the next completions."
+        },
+    )
+    max_completion_length_schedule: list[dict[str, Any]] = field(
+        default_factory=list,
+        metadata={
+            "help": "Length limits from later optimizer steps on, in tokens; the paper's R1-Zero "
+            "has `[{from_step: 8200, value: 65536}]` after 32,768."
+        },
+    )
+    metrics_language: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language of `language_share` in the log where rows have no `language` column; "
+            "None to measure it only where they have."
+        },
+    )
+    monitors: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={
+            "help": "What an alarm does, by monitor (or `all`): `warn`, `stop`, `rollback` (to the "
+            "last good checkpoint, with a lower learning rate) or `off`; or a mapping of `action` "
+            "and limits. The monitors are in `stages/grpo/monitors.py`."
+        },
+    )
+    max_rollbacks: int = field(
+        default=2, metadata={"help": "How often a stage goes back before an alarm stops it."}
+    )
+    rollback_lr_factor: float = field(
+        default=0.5, metadata={"help": "Factor of the learning rate each time it goes back."}
     )
     logging_steps: float = field(default=1, metadata={"help": "Optimizer steps a log."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})
@@ -100,5 +152,12 @@ class R1GRPOConfig(GRPOConfig):
             raise ValueError(
                 f"reference_replacement_steps is {self.reference_replacement_steps}; it must be 1 "
                 "or more, or None to keep the start model as the reference"
+            )
+        # Mistakes in them show now, not in the run.
+        GenerationSchedules.from_args(self)
+        read_monitors(self.monitors)
+        if not 0 < self.rollback_lr_factor <= 1:
+            raise ValueError(
+                f"rollback_lr_factor is {self.rollback_lr_factor}; it must be over 0 and at most 1"
             )
         super().__post_init__()  # type: ignore[no-untyped-call]
