@@ -22,6 +22,8 @@ def reasons_to_keep_padding(trainer: Any) -> list[str]:
     if not rope:
         return [f"positions of {config.model_type} that are not rotary"]
     reasons = []
+    if trainer.top_entropy_quantile < 1:
+        reasons.append("top_entropy_quantile (rounding decides which tokens are over a threshold)")
     kinds = _rope_types(rope) & _LENGTH_DEPENDENT_ROPE
     if kinds:
         reasons.append(f"rotary positions that depend on the length ({', '.join(sorted(kinds))})")
@@ -41,7 +43,6 @@ def reasons_to_keep_micro_steps(trainer: Any) -> list[str]:
     """Why the loss of a row may depend on the other rows of its micro-batch."""
     args, accelerator = trainer.args, trainer.accelerator
     checks = {
-        "top_entropy_quantile (a threshold over the micro-batch)": trainer.top_entropy_quantile < 1,
         "the entropy bonus (a mean over the micro-batch)": trainer._entropy_bonus_enabled,
         "the router's auxiliary loss (a mean over the micro-batch)": trainer.aux_loss_enabled,
         f"loss_type {trainer.loss_type!r}, which is unknown here": (

@@ -70,12 +70,12 @@ class RowLengths:
     """Where B rows have their tokens in TRL's layout: prompts end, completions begin, at `split`.
 
     Attributes:
-        prompts_B, completions_B: tokens of each.
+        prompts, completions: tokens of each, of shape (B,).
         split: columns before the completions.
     """
 
-    prompts_B: torch.Tensor
-    completions_B: torch.Tensor
+    prompts: torch.Tensor
+    completions: torch.Tensor
     split: int
 
     @classmethod
@@ -87,10 +87,10 @@ class RowLengths:
     @property
     def totals(self) -> list[int]:
         """Tokens of each row."""
-        return [int(n) for n in (self.prompts_B + self.completions_B).tolist()]
+        return [int(n) for n in (self.prompts + self.completions).tolist()]
 
     def take(self, rows: torch.Tensor) -> RowLengths:
-        return RowLengths(self.prompts_B[rows], self.completions_B[rows], self.split)
+        return RowLengths(self.prompts[rows], self.completions[rows], self.split)
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ class CompactRows:
     @classmethod
     def of(cls, input_ids_BT: torch.Tensor, lengths: RowLengths) -> CompactRows:
         """Move each row's tokens to the left edge."""
-        totals_B1 = (lengths.prompts_B + lengths.completions_B).unsqueeze(1)
+        totals_B1 = (lengths.prompts + lengths.completions).unsqueeze(1)
         width = max(2, int(totals_B1.max()))
         columns_BT = torch.arange(width, device=input_ids_BT.device).expand(len(totals_B1), -1)
         is_token_BT = columns_BT < totals_B1
-        first_B1 = (lengths.split - lengths.prompts_B).unsqueeze(1)
+        first_B1 = (lengths.split - lengths.prompts).unsqueeze(1)
         source_BT = (columns_BT + first_B1).clamp(max=input_ids_BT.size(1) - 1)
-        keep = min(width - 1, max(1, width - int(lengths.prompts_B.min())))
+        keep = min(width - 1, max(1, width - int(lengths.prompts.min())))
         return cls(input_ids_BT.gather(1, source_BT), is_token_BT.long(), keep, lengths)
 
     def back(self, values_BK: torch.Tensor, num_columns: int) -> torch.Tensor:
@@ -126,9 +126,9 @@ class CompactRows:
         """
         offset = self.input_ids.size(1) - self.logits_to_keep
         columns_T = torch.arange(num_columns, device=values_BK.device)
-        source_BT = (self.lengths.prompts_B - offset).unsqueeze(1) + columns_T
+        source_BT = (self.lengths.prompts - offset).unsqueeze(1) + columns_T
         source_BT = source_BT.clamp(0, self.logits_to_keep - 1)
-        is_token_BT = columns_T < self.lengths.completions_B.unsqueeze(1)
+        is_token_BT = columns_T < self.lengths.completions.unsqueeze(1)
         return values_BK.gather(1, source_BT).masked_fill(~is_token_BT, 0)
 
 
@@ -139,38 +139,48 @@ class Window:
     Attributes:
         inputs: what TRL's loss takes, of N rows.
         micro_steps: what TRL passed for each micro-step.
-        step_N: micro-step of each row.
-        normalizer_N: what TRL divides a row's summed loss by, up to what all rows share.
+        micro_step: micro-step of each row, (N,).
+        normalizers: what TRL divides a row's summed loss by, up to what all share, (N,).
         lengths: of each row.
     """
 
     inputs: dict[str, Any]
     micro_steps: Sequence[dict[str, Any]]
-    step_N: torch.Tensor
-    normalizer_N: torch.Tensor
+    micro_step: torch.Tensor
+    normalizers: torch.Tensor
     lengths: RowLengths
 
     @classmethod
     def of(cls, micro_steps: Sequence[dict[str, Any]], loss_type: str) -> Window:
         sizes = [len(inputs["completion_ids"]) for inputs in micro_steps]
         device = micro_steps[0]["completion_ids"].device
-        step_N = torch.repeat_interleave(
+        micro_step = torch.repeat_interleave(
             torch.arange(len(sizes), device=device), torch.tensor(sizes, device=device)
         )
-        normalizers = torch.stack([normalizer(inputs, loss_type) for inputs in micro_steps])
+        of_steps = torch.stack([normalizer(inputs, loss_type) for inputs in micro_steps])
         joined = _join(micro_steps)
         mask = torch.cat([joined["prompt_mask"], joined["completion_mask"]], dim=1)
         lengths = RowLengths.of(mask, joined["completion_mask"].size(1))
-        return cls(joined, micro_steps, step_N, normalizers[step_N], lengths)
+        return cls(joined, micro_steps, micro_step, of_steps[micro_step], lengths)
 
     @property
     def padded_tokens(self) -> int:
         """Tokens of the largest of TRL's micro-batches, padding included."""
-        return max(
-            len(inputs["completion_ids"])
-            * (inputs["prompt_ids"].size(1) + inputs["completion_ids"].size(1))
+        sizes: list[int] = [
+            inputs["prompt_ids"].numel() + inputs["completion_ids"].numel()
             for inputs in self.micro_steps
-        )
+        ]
+        return max(sizes)
+
+    def unknown(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies, (N, T), to be filled in where rows are computed.
+
+        Rows that are not have their old log-probabilities, or such as count for nothing.
+        """
+        ids = self.inputs["completion_ids"]
+        zeros = torch.zeros(ids.shape, device=ids.device)
+        old = self.inputs.get("old_per_token_logps")
+        return (zeros if old is None else old.clone()), zeros.clone()
 
     def rows_with_signal(self, tolerance: float | None) -> torch.Tensor:
         """Indices of the rows that have a gradient; the shortest row where none has.
@@ -189,15 +199,15 @@ class Window:
         rows = has_signal_N.nonzero().flatten()
         if len(rows):
             return rows
-        return (self.lengths.prompts_B + self.lengths.completions_B).argmin().reshape(1)
+        return (self.lengths.prompts + self.lengths.completions).argmin().reshape(1)
 
     def take(self, rows: torch.Tensor) -> dict[str, Any]:
         """The inputs of some rows, without the columns in which all of them have padding."""
-        num_rows = len(self.step_N)
+        num_rows = len(self.micro_step)
         lengths = self.lengths.take(rows)
         num_prompt, num_completion = self.lengths.split, self.inputs["completion_ids"].size(1)
-        first = num_prompt - max(1, int(lengths.prompts_B.max()))
-        last = max(1, int(lengths.completions_B.max()))
+        first = num_prompt - max(1, int(lengths.prompts.max()))
+        last = max(1, int(lengths.completions.max()))
         taken = {}
         for name, value in self.inputs.items():
             if not isinstance(value, torch.Tensor) or value.dim() == 0 or len(value) != num_rows:
@@ -212,7 +222,7 @@ class Window:
 
     def weights(self, rows: torch.Tensor, taken: dict[str, Any], loss_type: str) -> torch.Tensor:
         """What TRL's loss of some rows alone has to be multiplied with, a number a row."""
-        return normalizer(taken, loss_type) / self.normalizer_N[rows]
+        return normalizer(taken, loss_type) / self.normalizers[rows]
 
 
 def normalizer(inputs: Mapping[str, Any], loss_type: str) -> torch.Tensor:

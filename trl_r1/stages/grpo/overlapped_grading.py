@@ -54,7 +54,8 @@ class OverlappedGrading(GRPOTrainer):
 
     def _generate(self, prompts: Any, *args: Any, **kwargs: Any) -> Any:
         output = super()._generate(prompts, *args, **kwargs)
-        indices = [i for i, reward in enumerate(self.reward_funcs) if hasattr(reward, "submit")]
+        rewards: list[Any] = self.reward_funcs
+        indices = [i for i, reward in enumerate(rewards) if hasattr(reward, "submit")]
         if indices and self._rows_to_grade is not None and self.rollout_func is None:
             given = (self._rows_to_grade, prompts, output[COMPLETIONS], output[COMPLETION_IDS])
             self._started = _Started(given)
@@ -64,7 +65,8 @@ class OverlappedGrading(GRPOTrainer):
         return output
 
     def _starter(self, started: _Started, index: int) -> Callable[..., list[float]]:
-        submit = self.reward_funcs[index].submit
+        rewards: list[Any] = self.reward_funcs
+        submit = rewards[index].submit
 
         def start(completions: Sequence[Any], **kwargs: Any) -> list[float]:
             started.pending[index] = submit(completions, **kwargs)
