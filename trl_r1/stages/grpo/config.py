@@ -100,6 +100,17 @@ class R1GRPOConfig(GRPOConfig):
             "penalty, again and again (the paper: 400); None to keep the start model."
         },
     )
+    dynamic_sampling_max_rounds: int = field(
+        default=0,
+        metadata={
+            "help": "How often further prompts are drawn for a batch, at most, to replace groups "
+            "whose rewards are all equal (DAPO); 0 for never. Groups left over stay."
+        },
+    )
+    dynamic_sampling_reward: str | None = field(
+        default=None,
+        metadata={"help": "Name of the reward that has to differ in a group; None for the sum."},
+    )
     temperature_schedule: list[dict[str, Any]] = field(
         default_factory=list,
         metadata={
@@ -152,6 +163,11 @@ class R1GRPOConfig(GRPOConfig):
             raise ValueError(
                 f"reference_replacement_steps is {self.reference_replacement_steps}; it must be 1 "
                 "or more, or None to keep the start model as the reference"
+            )
+        if self.dynamic_sampling_max_rounds < 0:
+            raise ValueError(
+                f"dynamic_sampling_max_rounds is {self.dynamic_sampling_max_rounds}; it must be 0 "
+                "or more"
             )
         # Mistakes in them show now, not in the run.
         GenerationSchedules.from_args(self)

@@ -10,7 +10,8 @@ Columns, beside those of the data set: `step`; `weights`, which policy it was
 (`weights_hash.py`); `completion`, as messages where the prompts are; `token_ids`, `length`,
 `is_truncated`; for each reward `reward_NAME` and `verdict_NAME` (`ok`, `not gradable`, `left out`
 where it does not apply, and the pool's `timed out`, `out of memory`, `crashed`, `error`); `reward`,
-their weighted sum; `advantage`.
+their weighted sum; `advantage`; `round`, 0 for the scheduled prompts and more for those that
+dynamic sampling has drawn; `is_used`, whether the row was trained on.
 """
 
 from __future__ import annotations
@@ -65,11 +66,16 @@ class RolloutStore:
                 *((f"verdict_{name}", pa.string()) for name in self.names),
                 ("reward", pa.float32()),
                 ("advantage", pa.float32()),
+                ("round", pa.int32()),
+                ("is_used", pa.bool_()),
             ]
         )
-        self.data_columns = {
-            name: f"data_{name}" if name in own.names else name for name in features
-        }
+        self.data_columns: dict[str, str] = {}
+        for name in features:
+            column = name
+            while column in own.names or column in self.data_columns.values():
+                column = f"data_{column}"  # rollouts that are data again have such names already
+            self.data_columns[name] = column
         data = features.arrow_schema
         fields = [data.field(old).with_name(new) for old, new in self.data_columns.items()]
         self.schema = pa.schema([*list(own)[:2], *fields, *list(own)[2:]])
@@ -88,6 +94,8 @@ class RolloutStore:
         advantages: Sequence[float],
         verdicts: Sequence[Sequence[str]] | None = None,
         weights: str = "",
+        round_index: int = 0,
+        is_used: Sequence[bool] | None = None,
     ) -> Path:
         """Write this process's B completions of one generation.
 
@@ -104,6 +112,8 @@ class RolloutStore:
             advantages: B numbers.
             verdicts: B lists, one text a reward; without them `ok`, or `not gradable` for a None.
             weights: hash of the weights that generated them.
+            round_index: 0 for the scheduled prompts, then the rounds of dynamic sampling.
+            is_used: B answers whether the row is trained on; None for all.
         """
         if verdicts is None:
             verdicts = [["not gradable" if r is None else "ok" for r in row] for row in rewards]
@@ -117,6 +127,8 @@ class RolloutStore:
             "is_truncated": [not ids or ids[-1] not in end_ids for ids in token_ids],
             "reward": totals,
             "advantage": advantages,
+            "round": [round_index] * len(rows),
+            "is_used": [True] * len(rows) if is_used is None else is_used,
         }
         for i, name in enumerate(self.names):
             columns[f"reward_{name}"] = [row[i] for row in rewards]

@@ -23,6 +23,7 @@ from trl_r1.stages.grpo.alarms import (
     num_rollbacks,
 )
 from trl_r1.stages.grpo.config import PRESETS, R1GRPOConfig
+from trl_r1.stages.grpo.dynamic_sampling import phase_starts
 from trl_r1.stages.grpo.trainer import R1GRPOTrainer
 from trl_r1.training.arguments import DatasetArguments, ModelArguments
 from trl_r1.training.artifacts import finished_details, partial_folder, promote
@@ -67,6 +68,7 @@ def run(context: StageContext) -> StageResult:
 
     The reference of the KL penalty is the model the stage starts from, also after a resume: TRL
     loads it from the start model's path, or switches a new adapter off, or copies a carried one.
+    With `reference_replacement_steps` the policy takes its place again and again.
 
     Raises:
         AlarmError: a monitor that is set to `stop` has ended it, or one set to `rollback` more
@@ -89,11 +91,12 @@ def _attempt(context: StageContext) -> dict[str, Any]:
     path = str(model_args.model_name_or_path)
     fmt = get_format(model_args.reasoning_format)
     tokenizer = load_tokenizer(path, model_args, fmt)
+    sources, plan = context.config(DatasetArguments).sources(), RolloutPlan.from_args(args)
     prompts, args.max_steps = schedule_prompts(
-        context.config(DatasetArguments).sources(),
+        sources,
         fmt,
         args.seed,
-        RolloutPlan.from_args(args),
+        plan,
         args.max_steps,
         args.num_train_epochs,
     )
@@ -117,6 +120,7 @@ def _attempt(context: StageContext) -> dict[str, Any]:
         peft_config=peft_config,
         rollouts_dir=partial_folder(rollouts),
         monitors_file=alarms,
+        phase_starts=phase_starts((source.from_step for source in sources), plan),
     )
     if num_rollbacks(alarms):
         trainer.add_callback(LearningRateOfSettings())

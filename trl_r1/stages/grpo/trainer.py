@@ -1,18 +1,20 @@
 """`R1GRPOTrainer`: TRL's `GRPOTrainer` that keeps every rollout, and watches itself.
 
 It changes neither the loss nor the advantages, so it is a drop-in. Private methods of TRL are
-extended here, with `super()` and without copies; a test holds their signatures. Left out: dynamic
-sampling.
+extended here, with `super()` and without copies; a test holds their signatures. Each part of it
+is a file beside this one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from trl import GRPOTrainer
 
+from trl_r1.stages.grpo.dynamic_sampling import DynamicSampling
 from trl_r1.stages.grpo.online_metrics import OnlineMetrics
 from trl_r1.stages.grpo.overlapped_grading import OverlappedGrading
 from trl_r1.stages.grpo.reference import ReferenceReplacement
@@ -35,6 +37,8 @@ class R1GRPOTrainer(
     Args:
         rollouts_dir: folder to keep every training completion in, as parquet; None to keep none.
         monitors_file: where alarms are kept; `monitors.jsonl` in `args.output_dir` by default.
+        phase_starts: rows of the data set at which another mixture of prompts begins; what dynamic
+            sampling draws is of the same phase as the batch.
         args, kwargs: TRL's. `args=R1GRPOConfig(...)` brings the paper's objective; a plain
             `GRPOConfig` is taken as it is.
     """
@@ -46,13 +50,17 @@ class R1GRPOTrainer(
         *args: Any,
         rollouts_dir: str | Path | None = None,
         monitors_file: str | Path | None = None,
+        phase_starts: Sequence[int] = (0,),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.plan = RolloutPlan.from_args(self.args)
         self.accuracy_name = self._choose_accuracy()
         self.rollouts: RolloutStore | None = None
+        self.last_rewards: torch.Tensor | None = None
         self._graded: tuple[Any, ...] | None = None
+        self._rounds: list[tuple[tuple[Any, ...], torch.Tensor]] = []
+        self.dynamic_sampling = DynamicSampling(self, phase_starts)
         if rollouts_dir is not None:
             dataset: Any = self.train_dataset
             self.rollouts = RolloutStore(
@@ -104,6 +112,7 @@ class R1GRPOTrainer(
         arguments = (inputs, prompts, completions, completion_ids_list)
         started = self._started
         rewards_BF: torch.Tensor = super()._calculate_rewards(*arguments)
+        self.last_rewards = rewards_BF
         self.online_metrics.log(self, inputs, completions, completion_ids_list, rewards_BF)
         if self.rollouts is not None and self._is_training():
             is_used = started is not None and started.was_given(*arguments)
@@ -113,20 +122,31 @@ class R1GRPOTrainer(
         return rewards_BF
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        if self._is_training():
-            for name, value in self.schedules.apply(self).items():
-                self._metrics["train"][name].append(value)
-        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        if self._graded is not None:
-            self._keep_rollouts(output["advantages"])
+        if not self._is_training():
+            return self._generate_round(inputs)
+        for name, value in self.schedules.apply(self).items():
+            self._metrics["train"][name].append(value)
+        self._rounds = []
+        output, uses = self.dynamic_sampling.complete(inputs)
+        rounds, self._rounds = self._rounds, []
+        for index, (graded, advantages) in enumerate(rounds):
+            self._keep_rollouts(graded, advantages, index, uses[index])
         return output
 
-    def _keep_rollouts(self, advantages: torch.Tensor) -> None:
-        """Store what was just generated; `advantages` are this process's, of shape (B,)."""
+    def _generate_round(self, inputs: Any) -> dict[str, Any]:
+        """Completions, scores and rewards of these rows, by TRL."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if self._graded is not None:
+            self._rounds.append((self._graded, output["advantages"]))
+            self._graded = None
+        return output
+
+    def _keep_rollouts(
+        self, graded: tuple[Any, ...], advantages: torch.Tensor, index: int, is_used: list[bool]
+    ) -> None:
+        """Store a round of completions; `advantages` are this process's, of shape (B,)."""
         assert self.rollouts is not None
-        assert self._graded is not None
-        inputs, completions, ids, gathered_BF, known = self._graded
-        self._graded = None
+        inputs, completions, ids, gathered_BF, known = graded
         step = int(self.state.global_step)
         if not self._has_checked_rollouts:
             # The first batch after a resume: what the killed attempt left beyond it goes.
@@ -153,6 +173,8 @@ class R1GRPOTrainer(
             advantages.float().cpu().tolist(),
             row_verdicts(self.reward_funcs, rewards, inputs, step, known),
             weights_hash(policy),
+            index,
+            is_used,
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
