@@ -72,12 +72,14 @@ def test_a_bad_schedule_is_one_clear_error(name: str, tmp_path: Path) -> None:
 
 def test_a_length_is_a_whole_number_and_fits_the_window_of_vllm(tmp_path: Path) -> None:
     out: dict[str, Any] = {"output_dir": str(tmp_path), "use_cpu": True}
-    with pytest.raises(ValueError, match="whole number from 1, not 10.5"):
+    with pytest.raises(ValueError, match=r"whole number from 1, not 10\.5"):
         R1GRPOConfig(max_completion_length_schedule=[{"from_step": 1, "value": 10.5}], **out)
     longer = {"max_completion_length_schedule": [{"from_step": 1, "value": 4096}]}
     with pytest.raises(ValueError, match="raise vllm_max_model_length"):
         R1GRPOConfig(vllm_max_model_length=4096, max_completion_length=64, **longer, **out)
-    with pytest.raises(ValueError, match="no effect beside generation_kwargs with 'max_new_tokens'"):
+    with pytest.raises(
+        ValueError, match="no effect beside generation_kwargs with 'max_new_tokens'"
+    ):
         R1GRPOConfig(generation_kwargs={"max_new_tokens": 5}, **longer, **out)
 
 

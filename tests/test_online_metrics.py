@@ -31,9 +31,7 @@ NAN = math.nan
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_pass_at_k_is_the_mean_over_every_way_to_draw_k_answers(k: int) -> None:
     correct = torch.tensor([[1.0, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]])
-    draws = [
-        max(draw) for row in correct.tolist() for draw in itertools.combinations(row, k)
-    ]
+    draws = [max(draw) for row in correct.tolist() for draw in itertools.combinations(row, k)]
     assert pass_at_k(correct, k) == pytest.approx(sum(draws) / len(draws))
 
 

@@ -64,9 +64,13 @@ class RollbackNeeded(AlarmError):  # noqa: N818 - an order more than an error
 
 
 def last_good_checkpoint(folder: Path, alarm: Alarm) -> Path | None:
-    """The last checkpoint from before what an alarm is about; None where there is none."""
+    """The last checkpoint from before what an alarm is about; None where there is none.
+
+    A step's figures are of the weights before its update, so the last good log vouches for the
+    checkpoint before it only.
+    """
     found = folder.iterdir() if folder.is_dir() else ()
-    good = [path for path in found if 0 <= checkpoint_step(path) <= alarm.finding.since]
+    good = [path for path in found if 0 <= checkpoint_step(path) < alarm.finding.since]
     return max(good, key=checkpoint_step, default=None)
 
 
@@ -81,7 +85,7 @@ def go_back(checkpoints: Path, file: Path, alarm: Alarm, learning_rate: float) -
     """
     good = last_good_checkpoint(checkpoints, alarm)
     for path in list(checkpoints.iterdir()) if checkpoints.is_dir() else ():
-        if checkpoint_step(path) > alarm.finding.since:
+        if checkpoint_step(path) >= max(alarm.finding.since, 1):
             shutil.rmtree(path)
     step = checkpoint_step(good) if good else 0
     if good is None:

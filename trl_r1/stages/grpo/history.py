@@ -20,7 +20,7 @@ class Finding:
 
     Attributes:
         seen: the figures.
-        since: optimizer step at which it began; what was saved before is good.
+        since: optimizer step of the last log before it began, 0 where it was so from the start.
         meaning: what that is a sign of.
         advice: settings and their new values.
         figures: the numbers in `seen`, by name.

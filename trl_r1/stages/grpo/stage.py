@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from transformers import TrainerState
 
 from trl_r1.reasoning_format import get_format
 from trl_r1.stages import StageContext, StageResult, StageSpec
@@ -27,7 +28,7 @@ from trl_r1.stages.grpo.dynamic_sampling import phase_starts
 from trl_r1.stages.grpo.trainer import R1GRPOTrainer
 from trl_r1.training.arguments import DatasetArguments, ModelArguments
 from trl_r1.training.artifacts import finished_details, partial_folder, promote
-from trl_r1.training.checkpoints import checkpoint_step
+from trl_r1.training.checkpoints import checkpoint_step, last_complete_checkpoint
 from trl_r1.training.data import RolloutPlan, schedule_prompts
 from trl_r1.training.loop import train_and_save
 from trl_r1.training.models import load_policy, load_tokenizer, set_end_token
@@ -124,6 +125,7 @@ def _attempt(context: StageContext) -> dict[str, Any]:
     )
     if num_rollbacks(alarms):
         trainer.add_callback(LearningRateOfSettings())
+    _look_back(context, trainer)
 
     def figures() -> dict[str, Any]:
         trainer.accelerator.wait_for_everyone()  # every process has written its rollouts
@@ -134,6 +136,20 @@ def _attempt(context: StageContext) -> dict[str, Any]:
         return {"prompts": len(prompts), **counts, "rollbacks": num_rollbacks(alarms)}
 
     return train_and_save(trainer, context, tokenizer, model_args, figures=figures)
+
+
+def _look_back(context: StageContext, trainer: R1GRPOTrainer) -> None:
+    """Go on from no checkpoint at which an alarm has ended the last attempt.
+
+    Raises:
+        AlarmError: the recipe still has it that this alarm ends the training.
+    """
+    folder = context.checkpoints_dir
+    checkpoint = last_complete_checkpoint(folder, trainer.accelerator.num_processes)
+    if checkpoint is not None:
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        trainer.watch.look_back(state, trainer.args)
+        trainer.watch.raise_if_ended(folder)
 
 
 def _alarms_file(context: StageContext) -> Path:

@@ -113,17 +113,35 @@ class Watch(TrainerCallback):
         self.ending: Alarm | None = None
         self._silent_logs: dict[str, int] = {}
 
+    def look_back(self, state: TrainerState, args: TrainingArguments) -> None:
+        """End a training before it begins that was cut short by an alarm, and would go on from
+        where that came.
+
+        Args:
+            state: of the checkpoint that it would go on from.
+            args: the training's.
+        """
+        self._recall(state, args)
+        for name, setting in self.settings.items():
+            if setting.action in ("stop", "rollback") and self.ending is None:
+                finding = MONITORS[name].judge(self.history, setting.limits)
+                if finding is not None:
+                    self.ending = Alarm(int(state.global_step), name, setting.action, finding)
+
+    def _recall(self, state: TrainerState, args: TrainingArguments) -> None:
+        self.ending = None
+        advised = {name: getattr(args, name, None) for name in _ADVISED}
+        advised["accuracy_name"] = self.accuracy_name
+        self.history = History(state.log_history, advised)
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.ending = None
-        advised = {name: getattr(args, name, None) for name in _ADVISED}
-        self.history = History(state.log_history, {**advised, "accuracy_name": self.accuracy_name})
+        self._recall(state, args)
         records = read_records(self.file)
         kept = [r for r in records if r["step"] <= state.global_step or r["action"] != "warn"]
         if state.is_world_process_zero and len(kept) < len(records):
             write_text(self.file, "".join(json.dumps(r) + "\n" for r in kept))
-        # What stopped the training stops it again, unless a setting was changed.
         self._silent_logs = {r["monitor"]: 0 for r in kept if r["action"] == "warn"}
 
     def on_log(
