@@ -33,6 +33,7 @@ from trl_r1.training.data import RolloutPlan, schedule_prompts
 from trl_r1.training.loop import train_and_save
 from trl_r1.training.models import load_policy, load_tokenizer, set_end_token
 from trl_r1.verification.stage_rewards import build_stage_reward
+from trl_r1.verification.ungradable import warn_of_ungradable_rows
 
 _ARTIFACTS = ("model", "rollouts")
 
@@ -113,9 +114,11 @@ def _attempt(context: StageContext) -> dict[str, Any]:
         if rollouts.exists() and not partial_folder(rollouts).exists():
             # Killed between the two artifacts: what is trained again belongs to these rollouts.
             rollouts.replace(partial_folder(rollouts))
+    rewards = [build_stage_reward(spec, grading, fmt) for spec in context.rewards]
+    ungradable = warn_of_ungradable_rows(rewards, prompts)
     trainer = R1GRPOTrainer(
         model,
-        reward_funcs=[build_stage_reward(spec, grading, fmt) for spec in context.rewards],
+        reward_funcs=rewards,
         args=args,
         train_dataset=prompts,
         processing_class=tokenizer,
@@ -134,7 +137,8 @@ def _attempt(context: StageContext) -> dict[str, Any]:
             promote(partial_folder(rollouts), rollouts)
         used = prompts["task"] if "task" in prompts.column_names else []
         counts = {"prompts_by_task": dict(Counter(map(str, used))), "alarms": alarm_counts(alarms)}
-        return {"prompts": len(prompts), **counts, "rollbacks": num_rollbacks(alarms)}
+        counted = {"prompts": len(prompts), "ungradable": len({fault.row for fault in ungradable})}
+        return {**counted, **counts, "rollbacks": num_rollbacks(alarms)}
 
     return train_and_save(trainer, context, tokenizer, model_args, figures=figures)
 
