@@ -68,7 +68,7 @@ def code_tests_reward(
     from trl_r1.verification.program_tests import grade_programs, parse_tests
 
     nothing: list[str | None] = [None] * len(completions)
-    programs = [_last_program(_text(completion), prefilled) for completion in completions]
+    programs = [_last_program(completion_text(completion), prefilled) for completion in completions]
     tests_of = [
         parse_tests(test, entry) for test, entry in zip(tests, entry_point or nothing, strict=True)
     ]
@@ -91,7 +91,9 @@ def has_no_program(
     completions: Sequence[Any], prefilled: bool = False, **kwargs: Any
 ) -> list[bool]:
     """Whether each completion has no program to run; logged as the share malformed."""
-    return [_last_program(_text(completion), prefilled) is None for completion in completions]
+    return [
+        _last_program(completion_text(completion), prefilled) is None for completion in completions
+    ]
 
 
 code_tests_reward.malformed = has_no_program  # type: ignore[attr-defined]
@@ -153,10 +155,19 @@ def _score(verdicts: list[bool | None], score: str) -> float | None:
     return 1.0 if len(graded) == len(verdicts) else None
 
 
-def _text(completion: Any) -> str:
+def completion_text(completion: Any) -> str:
+    """Text of a plain-text or conversational completion (its last message); `""` for None."""
+    if completion is None:
+        return ""
     if isinstance(completion, str):
         return completion
-    return "".join(str(message.get("content") or "") for message in completion or [])
+    last = completion[-1] if completion else {}
+    # What a tool or a user said last is no answer of the model's.
+    content = None if last.get("role") in ("tool", "user") else last.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(part for part in parts if isinstance(part, str))
+    return content or ""
 
 
 def _last_program(text: str, prefilled: bool = False) -> str | None:

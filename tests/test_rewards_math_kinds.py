@@ -87,6 +87,19 @@ EXTRACTED = [
     ("#### 5\n#### 6", "5", 0.0),
     ("Answer: B or C", "B", 0.0),
     (r"\\boxed{\\frac{1}{2}}", r"\frac{1}{2}", 1.0),
+    (r"The answer is not \boxed{5}.", "5", 0.0),
+    (r"It is \boxed{5}, not \boxed{6}.", "5", 1.0),
+    (r"It is \boxed{5}, not \boxed{6}.", "6", 0.0),
+    (r"$x \neq \boxed{5}$", "5", 0.0),
+    ("The answer is 5? No. I can't tell.", "5", 0.0),
+    ("The answer is 5. Is the answer 6?", "5", 1.0),
+    ("\u7b54\u6848\u662f 5\u3002", "5", 1.0),
+    ("\u7b54\u6848\uff1a5", "5", 1.0),
+    ("\u7b54\u6848\uff1a6", "5", 0.0),
+    ("Respuesta final: 5", "5", 1.0),
+    ("La r\u00e9ponse est 5.", "5", 1.0),
+    ("\u041e\u0442\u0432\u0435\u0442: 5", "5", 1.0),
+    ("Answer\uff1a5", "5", 1.0),
 ]
 
 

@@ -145,7 +145,10 @@ class RolloutStore:
         if completion is None or isinstance(completion, str):
             return [{"role": "assistant", "content": completion or ""}]
         return [
-            {"role": message.get("role"), "content": completion_text([message])}
+            {
+                "role": message.get("role"),
+                "content": completion_text([{"content": message.get("content")}]),
+            }
             for message in completion
         ]
 
