@@ -65,14 +65,15 @@ def code_tests_reward(
     if score not in ("all", "share"):
         raise ValueError(f"code_tests_reward: score is {score!r}; it is 'all' or 'share'")
     open_backend = _opener(backend, num_workers, limits)
-    from trl_r1.verification.program_tests import grade_programs, parse_tests
+    from trl_r1.verification.program_tests import grade_programs
+    from trl_r1.verification.reading_tests import parse_tests
 
     nothing: list[str | None] = [None] * len(completions)
     programs = [_last_program(completion_text(completion), prefilled) for completion in completions]
-    tests_of = [
-        parse_tests(test, entry) for test, entry in zip(tests, entry_point or nothing, strict=True)
-    ]
     setups = [setup or "" for setup in test_setup_code or nothing]
+    tests_of = [
+        parse_tests(*of_row) for of_row in zip(tests, entry_point or nothing, setups, strict=True)
+    ]
     rows = list(zip(programs, tests_of, setups, strict=True))
     to_run = [(code, own, setup) for code, own, setup in rows if code is not None and own]
     graded = iter(grade_programs(to_run, open_backend(), float_tolerance) if to_run else ())
@@ -99,11 +100,16 @@ def has_no_program(
 code_tests_reward.malformed = has_no_program  # type: ignore[attr-defined]
 
 
-def row_fault(tests: Any, entry_point: str | None = None, **columns: Any) -> str | None:
+def row_fault(
+    tests: Any,
+    entry_point: str | None = None,
+    test_setup_code: str | None = None,
+    **columns: Any,
+) -> str | None:
     """Why no program could be graded by a row's tests; asked of every row when data is loaded."""
-    from trl_r1.verification.program_tests import parse_tests
+    from trl_r1.verification.reading_tests import parse_tests
 
-    own = parse_tests(tests, entry_point)
+    own = parse_tests(tests, entry_point, test_setup_code or "")
     if not own:
         return "not gradable because it has no tests"
     if all(test.fault for test in own):

@@ -36,7 +36,8 @@ Conventions, where people disagree:
 - Several answers are one list: `4 or 5`, and boxes joined by `and`, `or` or a comma.
   Otherwise the last box counts. A `Final answer:` after the last box counts before it. What is
   denied (`not \boxed{5}`) or asked (`the answer is 5?`) is no answer.
-- `x=5` is `5`, but not `y=5`; `n=2n-1` says nothing. `5 \pmod 7` names its remainder. An equation equals its multiples. `y=2x` is `2x` and `f(x)=2x`.
+- `x=5` is `5`, but not `y=5`; `n=2n-1` says nothing. An equation equals its multiples. `y=2x` is
+  `2x` and `f(x)=2x`. `5 \pmod 7` names a remainder.
 - `52_8` is `42`, not `52`. `2\frac13` and `2 1/3` are mixed numbers.
 - `03/05/2024` is March 5 unless only the other reading is a date. `3:30` is 3:30 pm or am; gold
   `3:45` is a time, gold `3:4` or `3:40` a ratio.
