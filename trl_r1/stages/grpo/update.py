@@ -119,10 +119,10 @@ class MicroBatchedUpdate(GRPOTrainer):
         logps, entropies, _ = result
         if self._row_weights is None or not logps.requires_grad:
             return result
-        weights_B1 = self._row_weights.unsqueeze(1).to(logps.dtype)
+        weights_B1 = self._row_weights.unsqueeze(1)
         self._seen = (logps.detach(), None if entropies is None else entropies.detach(), None)
         hooked: Any = logps
-        hooked.register_hook(lambda gradient: gradient * weights_B1)
+        hooked.register_hook(lambda gradient: (gradient * weights_B1).to(gradient.dtype))
         return result
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
@@ -138,8 +138,8 @@ class MicroBatchedUpdate(GRPOTrainer):
         if not self._keeps_rows:
             self._hint_at_rounding(window)
         logps, entropies = window.unknown()
-        last = self._go_through(model, window, rows_N, logps, entropies)
         self._sample_entropies(window, rows_N, entropies)
+        last = self._go_through(model, window, rows_N, logps, entropies)
         total = self._log_as_trl(model, window, logps, entropies)
         return total + (last - last.detach())  # TRL's loss, with the last micro-batch's gradient
 
