@@ -10,6 +10,20 @@ from typing import Any
 
 from trl_r1.stages.grpo.micro_batches import NORMALIZERS
 
+# What TRL passes on to models that take images; rows with one keep TRL's layout.
+IMAGE_INPUTS = (
+    "pixel_values",
+    "image_grid_thw",
+    "num_images",
+    "pixel_attention_mask",
+    "spatial_shapes",
+    "num_tiles",
+    "image_sizes",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "image_position_ids",
+)
+
 # Attention that depends only on how far tokens are apart, so that padding before a row is nothing.
 _RELATIVE_LAYERS = {"full_attention", "sliding_attention"}
 _LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-# What one more micro-batch may save to be worth its fixed cost: this part of the token limit.
+# Padding that one more micro-batch has to save to be worth its fixed cost: this part of the token
+# limit, and as many tokens at the least.
 _FIXED_COST = 1 / 64
+_FIXED_TOKENS = 64
 
 # How TRL weighs the summed loss of a row: by the rows of its micro-batch, by the tokens of its
 # micro-batch, or by the tokens of its generation.
@@ -50,13 +52,14 @@ def plan_micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int
     order = np.argsort(np.asarray(lengths), kind="stable")
     widths = np.maximum(np.asarray(lengths)[order], 1)
     num_rows = len(widths)
+    fixed_cost = max(_FIXED_TOKENS, _FIXED_COST * max_tokens)
     cost, cut = np.zeros(num_rows + 1), np.zeros(num_rows + 1, dtype=int)
     for end in range(1, num_rows + 1):
         width = widths[end - 1]
         starts = np.arange(max(0, end - max(1, int(max_tokens // width))), end)
         costs = cost[starts] + (end - starts) * width
         best = int(costs.argmin())
-        cost[end] = costs[best] + _FIXED_COST * max_tokens
+        cost[end] = costs[best] + fixed_cost
         cut[end] = starts[best]
     batches, end = [], num_rows
     while end:

@@ -20,6 +20,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from trl_r1.stages.grpo.exactness import (
+    IMAGE_INPUTS,
     reasons_to_keep_micro_steps,
     reasons_to_keep_padding,
     reasons_to_keep_rows,
@@ -43,18 +44,6 @@ _ROUNDING = 0.01
 _ROUNDED_ROWS = 0.1
 
 LogProbs = tuple[torch.Tensor, "torch.Tensor | None", "torch.Tensor | None"]
-_IMAGE_INPUTS = (
-    "pixel_values",
-    "image_grid_thw",
-    "num_images",
-    "pixel_attention_mask",
-    "spatial_shapes",
-    "num_tiles",
-    "image_sizes",
-    "token_type_ids",
-    "mm_token_type_ids",
-    "image_position_ids",
-)
 
 
 class MicroBatchedUpdate(GRPOTrainer):
@@ -93,7 +82,7 @@ class MicroBatchedUpdate(GRPOTrainer):
         if self._known is not None:
             return self._known
         score = super()._get_per_token_logps_and_entropies
-        if self._keeps_padding or any(kwargs.get(name) is not None for name in _IMAGE_INPUTS):
+        if self._keeps_padding or any(kwargs.get(name) is not None for name in IMAGE_INPUTS):
             result: LogProbs = score(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs
             )
@@ -130,10 +119,10 @@ class MicroBatchedUpdate(GRPOTrainer):
         logps, entropies, _ = result
         if self._row_weights is None or not logps.requires_grad:
             return result
-        weights_B1 = self._row_weights.unsqueeze(1).to(logps.dtype)
+        weights_B1 = self._row_weights.unsqueeze(1)
         self._seen = (logps.detach(), None if entropies is None else entropies.detach(), None)
         hooked: Any = logps
-        hooked.register_hook(lambda gradient: gradient * weights_B1)
+        hooked.register_hook(lambda gradient: (gradient * weights_B1).to(gradient.dtype))
         return result
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
@@ -149,8 +138,8 @@ class MicroBatchedUpdate(GRPOTrainer):
         if not self._keeps_rows:
             self._hint_at_rounding(window)
         logps, entropies = window.unknown()
-        last = self._go_through(model, window, rows_N, logps, entropies)
         self._sample_entropies(window, rows_N, entropies)
+        last = self._go_through(model, window, rows_N, logps, entropies)
         total = self._log_as_trl(model, window, logps, entropies)
         return total + (last - last.detach())  # TRL's loss, with the last micro-batch's gradient
 
