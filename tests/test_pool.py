@@ -305,3 +305,59 @@ def test_a_script_needs_no_main_guard_and_its_own_functions_are_refused(tmp_path
     lines = done.stdout.splitlines()
     assert lines[:2] == ["script runs", "[3.0, 3.0, 3.0, 3.0]"]
     assert "Move it to a file of its own" in lines[2]
+
+
+def test_a_missing_column_is_named(pool: RewardPool, tmp_path: Path) -> None:
+    path = tmp_path / "needs.py"
+    path.write_text("def reward(completions, answer, **kwargs): return [1.0] * len(completions)\n")
+    here = build_reward(RewardSpec(use=f"{path}:reward"), None)
+    for reward in (here, pooled(f"{path}:reward", pool=pool)):
+        with pytest.raises(RewardError, match="needs answer, which the rows do not have"):
+            reward(completions=["a", "b"], solution=["1", "2"])
+    with_args = pooled(f"{path}:reward", pool=pool, args={"answer": "x"})
+    assert with_args(completions=["a"]) == [1.0]
+
+
+def test_what_a_reward_says_when_it_raises_is_cut(pool: RewardPool, tmp_path: Path) -> None:
+    path = tmp_path / "wordy.py"
+    path.write_text("def reward(completions, **kwargs): raise ValueError('z' * 10_000_000)\n")
+    here = build_reward(RewardSpec(use=f"{path}:reward"), None)
+    for reward in (here, pooled(f"{path}:reward", pool=pool)):
+        with pytest.raises(RewardError, match="10000000 characters") as caught:
+            reward(completions=["a"])
+        assert len(str(caught.value)) < 2000
+
+
+def test_a_relative_import_is_answered_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("VALUE = 1.0\n")
+    (tmp_path / "relative.py").write_text(
+        "from .beside import VALUE\ndef reward(completions, **kwargs): return [VALUE]\n"
+    )
+    with pytest.raises(RewardReferenceError, match="stands alone: put both in one file"):
+        build_reward(RewardSpec(use=f"{tmp_path}/relative.py:reward"), None)
+
+
+def test_files_beside_the_users_data_do_not_stand_in_for_standard_modules(tmp_path: Path) -> None:
+    """An interpreter started with -c looks in the working folder first."""
+    for name in ("json", "random", "types", "socket", "token"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the one that is meant')\n")
+    script = tmp_path / "scripts" / "train.py"
+    script.parent.mkdir()
+    script.write_text(
+        "from trl_r1 import pooled\n"
+        "print(pooled('math_answer', num_workers=1)(['\\\\boxed{4}'], solution=['4']))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert run.stdout.strip() == "[1.0]", run.stderr
+
+
+def test_a_shared_pool_that_broke_down_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    close_shared_pool()
+    monkeypatch.setattr("trl_r1.verification.worker_process._BOOT", "raise SystemExit(1)")
+    with pytest.raises(PoolError, match="do not start"):
+        pooled("math_answer", num_workers=1)(["x"], solution=["1"])
+    monkeypatch.undo()
+    assert pooled("math_answer", num_workers=1)([r"\boxed{1}"], solution=["1"]) == [1.0]
+    close_shared_pool()

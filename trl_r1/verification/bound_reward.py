@@ -18,6 +18,7 @@ from typing import Any
 
 # How long an exception may be looked into for the row that caused it.
 _BLAME_SECONDS = 2.0
+_MAX_WORDS = 1000  # characters of a reward's own exception
 
 
 class RewardError(RuntimeError):
@@ -157,10 +158,16 @@ class BoundReward:
             raise
         # Any bug of the function is reported under its name; `sys.exit()` would end the run.
         except BaseException as error:
+            if isinstance(error, TypeError) and (lacking := self._lacking(columns)):
+                raise RewardError(
+                    f"reward {self.__name__!r} ({self.use}) needs {', '.join(lacking)}, which "
+                    "the rows do not have; give the data set such a column, or set it in args"
+                ) from None
             row = None if self.is_in_worker else self.failing_row(columns, num_rows, error)
             at = "" if row is None else f" at row {row} of {num_rows}"
             raise RewardError(
-                f"reward {self.__name__!r} ({self.use}) raised {type(error).__name__}{at}: {error}"
+                f"reward {self.__name__!r} ({self.use}) raised {type(error).__name__}{at}: "
+                f"{words_of(error)}"
             ) from error
         return self._checked(returned, num_rows)
 
@@ -171,6 +178,16 @@ class BoundReward:
             with ThreadPoolExecutor(max_workers=1) as pool:
                 return pool.submit(asyncio.run, _awaited(result)).result()
         return result
+
+    def _lacking(self, columns: Mapping[str, Any]) -> list[str]:
+        """Parameters without a default that neither a column nor `args` gives."""
+        try:
+            parameters = inspect.signature(self.function).parameters.values()
+        except (TypeError, ValueError):  # a builtin may have none
+            return []
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        needed = [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
+        return [name for name in needed if name not in columns and name not in self.args]
 
     def failing_row(
         self, columns: Mapping[str, Any], num_rows: int, error: BaseException
@@ -230,6 +247,15 @@ class BoundReward:
                 "be a finite number, or None for a row that can't be graded"
             )
         return reward
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says, cut where it says very much."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the exception's own code
+        return "(its text can't be had)"
+    return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}... ({len(text)} characters)"
 
 
 async def _awaited(awaitable: Any) -> Any:

@@ -69,6 +69,11 @@ class Dispatcher:
         """Process ids of the workers there are now."""
         return [slot.process.pid for slot in list(self._slots)]
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more jobs."""
+        return self._is_closed
+
     def add(self, job: Job) -> None:
         """Take a job; its future gets the outcomes.
 

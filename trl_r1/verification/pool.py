@@ -102,6 +102,12 @@ class RewardPool:
         """Process ids of the workers there are now."""
         return self._dispatcher.worker_pids if self._dispatcher else []
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more work: closed, or broken down."""
+        dispatcher = self._dispatcher
+        return self._is_closed or (dispatcher is not None and dispatcher.is_closed)
+
     def grow(self, num_workers: int) -> None:
         """Keep at least so many workers from now on."""
         self._num_workers = max(self._num_workers, num_workers)

@@ -48,7 +48,7 @@ def shared_pool(num_workers: int | None = None) -> RewardPool:
     """
     global _shared
     with _shared_lock:
-        if _shared is None:
+        if _shared is None or _shared.is_closed:  # one that broke down is no use to the next call
             _shared = RewardPool(num_workers or default_num_workers())
         elif num_workers is not None:
             _shared.grow(num_workers)

@@ -140,6 +140,11 @@ def _import_message(reference: str, origin: str | None, error: BaseException) ->
     if inside:
         where = f"{inside[-1].filename}:{inside[-1].lineno}"
     message = f"reward {reference!r}: {where}: {type(error).__name__}: {error}"
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        message += (
+            "; a reward file stands alone: put both in one file, or install them as a package and "
+            "write package.module:function"
+        )
     if isinstance(error, ModuleNotFoundError) and origin and error.name:
         if (Path(origin).parent / f"{error.name.partition('.')[0]}.py").is_file():
             message += (

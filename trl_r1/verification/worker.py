@@ -32,7 +32,7 @@ from typing import Any
 
 from trl_r1.stages import RewardSpec
 from trl_r1.verification import protocol
-from trl_r1.verification.bound_reward import BoundReward, RewardError
+from trl_r1.verification.bound_reward import BoundReward, RewardError, words_of
 from trl_r1.verification.description import describe_reward
 from trl_r1.verification.loading import build_reward
 
@@ -291,13 +291,6 @@ def _fault(error: BaseException) -> dict[str, Any]:
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "no line"
     return {
         "kind": "error",
-        "message": f"{type(cause).__name__}: {_text_of(cause)}",
+        "message": f"{type(cause).__name__}: {words_of(cause)}",
         "where": where,
     }
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the exception's own code
-        return "(its text can't be had)"

@@ -21,10 +21,12 @@ from typing import Any
 
 from trl_r1.verification import process_family, protocol
 
-# The paths come first: the interpreter has to find this package where the trainer found it. Nothing
-# of the trainer's `__main__` is imported, so a training script need not guard itself.
+# The paths come first: the interpreter has to find this package where the trainer found it, and a
+# `json.py` beside the user's data must not stand in for the standard library's. Nothing of the
+# trainer's `__main__` is imported, so a training script need not guard itself.
 _BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "import json; sys.path[:] = json.loads(sys.argv[1]); "
     "from trl_r1.verification.worker import main; main(sys.argv[2:])"
 )
 _SEND_SECONDS = 30.0
