@@ -16,7 +16,7 @@ from trl_r1.reasoning_format import ReasoningFormat
 from trl_r1.sampling import Sample, derive_seed
 from trl_r1.sampling.grading import Reward, call_reward
 from trl_r1.sampling.readability import has_code_block, is_repetitive, longest_paragraph
-from trl_r1.tasks import TASKS, load_task
+from trl_r1.tasks import find_task
 
 Policy = Literal["first", "shortest", "longest", "random"]
 
@@ -252,4 +252,5 @@ class SampleJudge:
 
 def is_reasoning(task: str | None) -> bool:
     """Whether its rows answer in the reasoning format: all but known tasks of another kind."""
-    return task not in TASKS or load_task(str(task)).kind == "reasoning"
+    known = find_task(task)
+    return known is None or known.kind == "reasoning"

@@ -14,6 +14,7 @@ import torch
 from transformers import GenerationConfig
 
 from trl_r1.sampling import Sample, derive_seed
+from trl_r1.sampling.prompts import encode_prompt
 
 
 class TransformersSampler:
@@ -69,21 +70,17 @@ class TransformersSampler:
         with _evaluating(self.model), _own_random_state(self.model.device):
             for number, start in enumerate(range(0, len(rows), self.batch_size)):
                 batch = rows[start : start + self.batch_size]
-                torch.manual_seed(derive_seed(seed, number))
+                batch_seed = derive_seed(seed, number)
+                torch.manual_seed(batch_seed)
                 config.max_new_tokens = self._limit(prompt_ids[batch[0]], max_new_tokens)
-                samples = self._generate([prompt_ids[index] for index in batch], config)
+                samples = self._generate([prompt_ids[index] for index in batch], config, batch_seed)
                 for index, sample in zip(batch, samples, strict=True):
                     drawn[index].append(sample)
         return drawn
 
     def encode(self, prompt: Any) -> list[int]:
         """Token ids of a prompt: messages through the chat template, text as it stands."""
-        if isinstance(prompt, str):
-            return list(self.tokenizer(prompt)["input_ids"])
-        text = self.tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, tokenize=False
-        )
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return encode_prompt(self.tokenizer, prompt)
 
     def _limit(self, longest_prompt: list[int], max_new_tokens: int) -> int:
         context = getattr(self.model.config, "max_position_embeddings", None)
@@ -113,7 +110,9 @@ class TransformersSampler:
         )
         return made
 
-    def _generate(self, prompt_ids: list[list[int]], config: GenerationConfig) -> list[Sample]:
+    def _generate(
+        self, prompt_ids: list[list[int]], config: GenerationConfig, seed: int
+    ) -> list[Sample]:
         width = max(len(ids) for ids in prompt_ids)
         # On the left, so that every row's next token follows its last prompt token. (B, T)
         padded = [[self.pad_id] * (width - len(ids)) + ids for ids in prompt_ids]
@@ -129,7 +128,7 @@ class TransformersSampler:
             [ids for ids, _ in completions], skip_special_tokens=True
         )
         return [
-            Sample(text, ids, is_truncated)
+            Sample(text, ids, is_truncated, "length" if is_truncated else "stop", seed)
             for text, (ids, is_truncated) in zip(texts, completions, strict=True)
         ]
 

@@ -22,10 +22,11 @@ from typing import Any
 import pyarrow as pa
 
 from trl_r1.reasoning_format import ReasoningFormat, get_format
-from trl_r1.sampling import Sampler, derive_seed
+from trl_r1.sampling import RemoteSampler, Sample, Sampler, derive_seed
+from trl_r1.sampling.drawing import drawn_ahead
 from trl_r1.sampling.grading import Reward, told_of_prefill
 from trl_r1.sampling.judging import KEPT, REASONS, Check, SampleFilters, SampleJudge
-from trl_r1.sampling.processes import Processes, current_processes
+from trl_r1.sampling.processes import Processes, ShardQueue, current_processes
 from trl_r1.sampling.sample_rows import sample_row, sample_schema, text_type
 from trl_r1.sampling.shards import (
     ShardFolder,
@@ -140,12 +141,25 @@ class RejectionSampler:
         """Make this process's share of the shards of `samples/` that are missing."""
         unique = without_repeated_prompts(rows)
         shards = self._shards(unique, output_dir)
-        for index in (processes or Processes()).share(shards.missing()):
-            start = index * self.config.shard_size
-            judged = self._make_shard(index, unique[start : start + self.config.shard_size])
-            shards.write(index, judged)
-            if on_shard is not None:
-                on_shard(index + 1, shards.num_shards, _progress(judged))
+        remote = self.sampler if isinstance(self.sampler, RemoteSampler) else None
+        if remote is not None:
+            remote.keep_answers_in(shards.partial)
+        size = self.config.shard_size
+
+        def sample(index: int) -> list[list[Sample]]:
+            return self._sample(index, unique[index * size : (index + 1) * size])
+
+        queue = ShardQueue(shards, processes or Processes())
+        with drawn_ahead(queue, sample, remote) as drawn:
+            for index, samples in drawn:
+                rows_of_shard = unique[index * size : (index + 1) * size]
+                judged = self._judge(index, rows_of_shard, samples)
+                shards.write(index, judged)
+                if remote is not None:
+                    remote.forget_answers(self._seed(index))
+                if on_shard is not None:
+                    num_made = shards.num_shards - len(shards.missing())
+                    on_shard(num_made, shards.num_shards, _progress(judged))
 
     def assemble(self, rows: Sequence[Mapping[str, Any]], output_dir: Path) -> dict[str, Any]:
         """Complete `samples/`, write `dataset/` from it, and return the figures of `run`."""
@@ -176,7 +190,10 @@ class RejectionSampler:
         schema = _samples_schema(rows[0]["prompt"], [check.name for check in self.checks])
         return ShardFolder(output_dir / "samples", num_shards, schema, settings)
 
-    def _make_shard(self, index: int, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _seed(self, index: int) -> int:
+        return derive_seed(self.config.seed, index)
+
+    def _sample(self, index: int, rows: Sequence[Mapping[str, Any]]) -> list[list[Sample]]:
         config = self.config
         drawn = self.sampler.sample(
             [row["prompt"] for row in rows],
@@ -184,14 +201,19 @@ class RejectionSampler:
             temperature=config.temperature,
             top_p=config.top_p,
             max_new_tokens=config.max_new_tokens,
-            seed=derive_seed(config.seed, index),
+            seed=self._seed(index),
         )
         if len(drawn) != len(rows) or any(len(group) != config.num_samples for group in drawn):
             raise RuntimeError(
                 f"{type(self.sampler).__name__} did not return {config.num_samples} samples "
                 f"for each of {len(rows)} prompts"
             )
-        start = index * config.shard_size
+        return drawn
+
+    def _judge(
+        self, index: int, rows: Sequence[Mapping[str, Any]], drawn: Sequence[Sequence[Sample]]
+    ) -> list[dict[str, Any]]:
+        start = index * self.config.shard_size
         return [
             {
                 **sample_row(row, start + offset, number, sample),
