@@ -112,6 +112,7 @@ _WORD = re.compile(
 # is text, except a code fence.
 _ENCLOSED = {"```": "```", "`": "`", "$$": "$$", "$": "$", "\\[": "\\]", "\\(": "\\)"}
 _OPENERS = re.compile(r"```|`|\$\$|\$|\\\[|\\\(")
+_INSIDE_SENTENCE = re.compile(r"[^\W\d_],? \Z")
 _MARKUP = re.compile(r"\\[a-zA-Z]+|</?[a-z]{1,10}>")
 
 
@@ -162,12 +163,16 @@ def language_share(text: str, language: str, lists: Mapping[str, frozenset[str]]
     scripts = _LANGUAGES.get(code, ("latin",))
     foreign = _foreign_words(code, lists)
     num_words = num_wanted = 0
-    for match in _WORD.finditer(_prose(text)):
+    prose = _prose(text)
+    for match in _WORD.finditer(prose):
         script, word = match.lastgroup, match.group()
         if len(word) == 1 and script not in _CHARACTER_SCRIPTS:
             continue  # a variable
         num_words += 1
-        num_wanted += script in scripts and word.casefold() not in foreign
+        # A capital inside a sentence is a name (São Paulo), whatever language lists the word.
+        before = prose[max(0, match.start() - 3) : match.start()]
+        is_name = word.istitle() and _INSIDE_SENTENCE.search(before) is not None
+        num_wanted += script in scripts and (is_name or word.casefold() not in foreign)
     return num_wanted / num_words if num_words else 1.0
 
 
