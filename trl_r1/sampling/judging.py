@@ -282,5 +282,5 @@ class SampleJudge:
 
 def is_reasoning(task: str | None) -> bool:
     """Whether its rows answer in the reasoning format: all but known tasks of another kind."""
-    known = find_task(task)
-    return known is None or known.kind == "reasoning"
+    found = find_task(task)
+    return found is None or found.kind == "reasoning"

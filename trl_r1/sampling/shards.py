@@ -12,8 +12,9 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,17 @@ class ShardFolder:
             for leftover in self.partial.glob(pattern):
                 leftover.unlink(missing_ok=True)
         promote(self.partial, self.folder)
+
+
+@contextmanager
+def waiting_claim(path: Path) -> Iterator[None]:
+    """The lock on `path` for a while, waited for where another process has it."""
+    while (claim := Claim.take(path)) is None:
+        time.sleep(0.2)
+    try:
+        yield
+    finally:
+        claim.release()  # the file stays: whoever waits for it has it open
 
 
 def partial_folder(folder: Path) -> Path:

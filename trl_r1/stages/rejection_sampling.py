@@ -39,7 +39,7 @@ from trl_r1.sampling.judging import (
 from trl_r1.sampling.model_judge import question_of
 from trl_r1.sampling.processes import Processes, ShardQueue, current_processes
 from trl_r1.sampling.sample_rows import sample_row
-from trl_r1.sampling.shards import ShardFolder, fingerprint
+from trl_r1.sampling.shards import ShardFolder, fingerprint, waiting_claim
 from trl_r1.stages import RewardSpec, StageContext, StageResult, StageSpec
 from trl_r1.training.arguments import DatasetArguments, GradingArguments, ModelArguments
 
@@ -185,12 +185,35 @@ class RejectionSampler:
                     num_made = shards.num_shards - len(shards.missing())
                     on_shard(num_made, shards.num_shards, _progress(judged))
 
-    def assemble(self, rows: Sequence[Mapping[str, Any]], output_dir: Path) -> dict[str, Any]:
-        """Complete `samples/`, write `dataset/` from it, and return the figures of `run`."""
+    def missing(
+        self, rows: Sequence[Mapping[str, Any]], output_dir: Path, processes: Processes
+    ) -> list[int]:
+        """The shards of a process's share that are still to be made."""
+        return processes.share(self._shards(without_repeated_prompts(rows), output_dir).missing())
+
+    def assemble(
+        self, rows: Sequence[Mapping[str, Any]], output_dir: Path, must_keep: bool = True
+    ) -> dict[str, Any]:
+        """Complete `samples/`, write `dataset/` from it, and return the figures of `run`.
+
+        Processes that share a folder may all call it; they take turns.
+
+        Args:
+            rows, output_dir: as in `run`.
+            must_keep: whether it is an error that nothing is kept; else there is no `dataset/`.
+        """
+        with waiting_claim(output_dir / ".assembling.lock"):
+            return self._assemble(rows, output_dir, must_keep)
+
+    def _assemble(
+        self, rows: Sequence[Mapping[str, Any]], output_dir: Path, must_keep: bool
+    ) -> dict[str, Any]:
         samples = output_dir / "samples"
         self._shards(without_repeated_prompts(rows), output_dir).finish()
         figures = sample_figures(samples)
         if not figures["kept"]:
+            if not must_keep:
+                return figures
             reasons = ", ".join(
                 f"{count} {reason}" for reason, count in figures["rejected"].items()
             )
