@@ -78,9 +78,9 @@ def card_text(title: str, log: DataLog, sections: Mapping[str, str]) -> str:
         sections: further headings with Markdown under them.
     """
     fields: dict[str, Any] = {_KEY: [asdict(record) for record in log.records]}
-    files = [{"split": "train", "path": "train-*.parquet"}]
-    configs = [{"config_name": "default", "data_files": files}]
-    data = DatasetCardData(tags=["trl-r1"], configs=configs, **fields)
+    # No `configs`: with them `datasets` caches a local folder by its name alone, and would read the
+    # rows of another folder of that name.
+    data = DatasetCardData(tags=["trl-r1"], **fields)
     lines = [f"# {title}", "", "## How it was made", "", "| step | rows | what |", "|---|---|---|"]
     for record in log.records:
         text = record.text.replace("|", "\\|")

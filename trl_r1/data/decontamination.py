@@ -84,15 +84,14 @@ class EvaluationIndex:
         self.runs: dict[tuple[str, ...], list[tuple[int, int]]] = {}
         self.short: dict[tuple[str, ...], tuple[int, int]] = {}
         self.same: dict[str, tuple[int, int]] = {}
+        known = WordHashes()
+        hashes = []
         for number, texts in enumerate(problems.values()):
             for index, text in enumerate(texts):
-                self._add((number, index), words(text))
-        hashes = WordHashes()
-        self.hashes = np.unique(
-            np.array(
-                [run_hashes(hashes.of(run), run_length)[0] for run in self.runs], dtype=np.uint64
-            )
-        )
+                tokens = words(text)
+                self._add((number, index), tokens)
+                hashes.append(run_hashes(known.of(tokens), run_length))
+        self.hashes = np.unique(np.concatenate(hashes or [np.empty(0, np.uint64)]))
 
     def _add(self, place: tuple[int, int], tokens: list[str]) -> None:
         n = self.run_length
@@ -224,11 +223,12 @@ class _FindHits:
         found: dict[int, dict[tuple[int, int], set[tuple[str, ...]]]] = defaultdict(dict)
         whole: dict[int, tuple[str, tuple[int, int], str]] = {}
         for number, row in enumerate(rows):
-            for text in (*asked[number], *response_texts(row, self.texts)):
-                tokens += words(text)
+            problems = [words(text) for text in asked[number]]
+            for own in (*problems, *map(words, response_texts(row, self.texts))):
+                tokens += own
                 owners.append(number)
                 ends.append(len(tokens))
-            held = self._whole(asked[number])
+            held = self._whole(asked[number], problems)
             if held is not None:
                 whole[number] = held
         for owner, run in self._shared_runs(tokens, owners, ends):
@@ -238,10 +238,15 @@ class _FindHits:
             text = asked[number][0][:_WORDS_SHOWN] if asked[number] else ""
             yield self._hit(start + number, found.get(number, {}), whole.get(number), text)
 
-    def _whole(self, texts: Sequence[str]) -> tuple[str, tuple[int, int], str] | None:
-        for text in texts:
-            for part in dict.fromkeys((text, *text.split("\n"))):
-                held = self.index.whole(words(part))
+    def _whole(
+        self, texts: Sequence[str], problems: Sequence[list[str]]
+    ) -> tuple[str, tuple[int, int], str] | None:
+        """A problem that one of the texts, given with their words, is or has as a paragraph."""
+        for text, tokens in zip(texts, problems, strict=True):
+            lines = text.split("\n")
+            paragraphs = [words(line) for line in lines] if len(lines) > 1 else []
+            for part in (tokens, *paragraphs):
+                held = self.index.whole(part)
                 if held is not None:
                     return held
         return None

@@ -2,8 +2,8 @@
 
 Near-duplicates are found with datasketch's MinHash and the usual banding, then compared word by
 word: a row goes only where its runs of words overlap with those of an earlier row that stays, by
-the Jaccard index, at least as much as asked for. A row takes some 130 bytes of memory. Left out:
-duplicates in meaning.
+the Jaccard index, at least as much as asked for. At the threshold 0.8 a row takes some 150 bytes
+of memory. Left out: duplicates in meaning.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 _NUM_PERMUTATIONS = 128
-# Missing a near-duplicate is worse than a comparison that finds none.
-_WEIGHTS = (0.2, 0.8)
+# Chance that two rows at the threshold itself are compared; those over it are nearly sure to be. A
+# comparison that finds nothing costs little.
+_LOWEST_RECALL = 0.97
 # Rows that stay which a row of the same band is compared with: bounds the cost where thousands of
 # rows share a band and are not alike.
 _MAX_COMPARED = 8
@@ -142,6 +143,19 @@ def _runs(row: dict[str, Any], texts: TextColumns, hashes: WordHashes, length: i
     return np.unique(run_hashes(tokens, min(length, len(tokens)) or 1))
 
 
+def band_width(threshold: float) -> int:
+    """Values of a signature that a band has: the most with which rows at the threshold meet.
+
+    Two rows of Jaccard index s agree in one of b bands of w values with the chance
+    1 - (1 - s^w)^b (Leskovec, Rajaraman, Ullman: Mining of Massive Datasets, section 3.4).
+    """
+    widths = range(1, _NUM_PERMUTATIONS + 1)
+    fitting = [
+        w for w in widths if 1 - (1 - threshold**w) ** (_NUM_PERMUTATIONS // w) >= _LOWEST_RECALL
+    ]
+    return max(fitting, default=1)
+
+
 @dataclass(frozen=True)
 class _Bands:
     """Band keys of each row: equal ones make two rows candidates."""
@@ -151,9 +165,9 @@ class _Bands:
     run_length: int
 
     def __call__(self, batch: dict[str, list[Any]], start: int) -> pa.Table:
-        from datasketch import MinHash, MinHashLSH
+        from datasketch import MinHash
 
-        shape = MinHashLSH(threshold=self.threshold, num_perm=_NUM_PERMUTATIONS, weights=_WEIGHTS)
+        width = band_width(self.threshold)
         hashes = WordHashes()
         runs = [_runs(row, self.texts, hashes, self.run_length) for row in rows_of(batch)]
         # datasketch permutes 32-bit values.
@@ -161,8 +175,8 @@ class _Bands:
         made = MinHash.generator(small, num_perm=_NUM_PERMUTATIONS, hashfunc=int)
         signatures = np.stack([m.hashvalues for m in made]).astype(np.uint64)
         keys = {}
-        for band in range(shape.b):
-            part = np.ascontiguousarray(signatures[:, band * shape.r : (band + 1) * shape.r])
+        for band in range(_NUM_PERMUTATIONS // width):
+            part = np.ascontiguousarray(signatures[:, band * width : (band + 1) * width])
             key = [xxhash.xxh3_64_intdigest(line.tobytes(), seed=band) for line in part]
             keys[f"band_{band}"] = pa.array(key, pa.uint64())
         return pa.table(keys)

@@ -23,12 +23,12 @@ _SEPARATOR = re.compile(r"(?<=\d)(?:,|\{,\}|\\,)(?=\d{3}(?!\d))")
 _APOSTROPHE = re.compile(r"(?<=[^\W\d_])['’`](?=[^\W\d_])")  # noqa: RUF001 - as people type it
 # What changes how LaTeX looks and not what it says.
 _LATEX_LAYOUT = re.compile(
-    r"\\(?:begin|end)\s*\{[a-zA-Z*]+\}(?:\{[lcr|\s]*\})?"
-    r"|\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|q?quad|text(?:bf|it|rm|tt|sf)?"
-    r"|math(?:rm|bf|it|sf|bb|cal)|mbox|operatorname|boldsymbol|hspace|vspace)(?![a-zA-Z])\*?"
+    r"\\(?:begin|end)\s*\{[a-z*]+\}(?:\{[lcr|\s]*\})?"
+    r"|\\(?:left|right|bigg?[lr]?|displaystyle|textstyle|limits|q?quad|text(?:bf|it|rm|tt|sf)?"
+    r"|math(?:rm|bf|it|sf|bb|cal)|mbox|operatorname|boldsymbol|hspace|vspace)(?![a-z])\*?"
     r"|\\[\\,;:!> ]"
 )
-_LATEX_SIZE = re.compile(r"\\[dtc](?=(?:frac|binom)(?![a-zA-Z]))")
+_LATEX_SIZE = re.compile(r"\\[dtc](?=(?:frac|binom)(?![a-z]))")
 _WORD = re.compile(r"\d+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_\u3040-\u9fff]+")
 _SQUEEZED_LAYOUT = re.compile(
     r"begin(?:align|array|cases|pmatrix)|end(?:align|array|cases|pmatrix)"
@@ -46,10 +46,11 @@ def words(text: str) -> list[str]:
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
-    text = _SEPARATOR.sub("", text)
+    # Also names of commands: a text in capitals is to be found.
+    text = _SEPARATOR.sub("", text.lower())
     if "\\" in text:
         text = _LATEX_LAYOUT.sub(" ", _LATEX_SIZE.sub("", text))
-    return _WORD.findall(_APOSTROPHE.sub("", text).lower())
+    return _WORD.findall(_APOSTROPHE.sub("", text))
 
 
 def squeezed(tokens: Sequence[str]) -> str:

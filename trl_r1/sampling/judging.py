@@ -106,9 +106,7 @@ class SampleJudge:
     ) -> None:
         names = [check.name for check in checks]
         if filters.best_by is not None and filters.best_by not in names:
-            raise ValueError(
-                f"best_by is {filters.best_by!r}, which is no reward here; {names} are"
-            )
+            raise ValueError(f"best_by is {filters.best_by!r}; the rewards are {names}")
         self.ask_model = ask_model
         self.fmt = fmt
         self.checks = list(checks)
