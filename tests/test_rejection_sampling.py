@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -276,3 +278,42 @@ def test_formulas_are_no_loops_but_loops_are() -> None:
     assert is_repetitive("?!" * 50)
     assert not is_repetitive("10000000000000000000000000000000")
     assert longest_paragraph("one two\nthree") == 2
+
+
+class Noted(Seeded):
+    """Notes in a file what it samples, and takes its time."""
+
+    def __init__(self, journal: Path) -> None:
+        self.journal = journal
+
+    def sample(
+        self, prompts: Sequence[Any], num_samples: int, *, seed: int, **_: Any
+    ) -> list[list[Sample]]:
+        with self.journal.open("a") as file:
+            file.write(f"{seed}\n")
+        time.sleep(0.02)
+        return super().sample(prompts, num_samples, seed=seed)
+
+
+def test_processes_that_share_a_folder_never_make_the_same_shard(tmp_path: Path) -> None:
+    config = RejectionSamplingConfig(num_samples=4, shard_size=1, language=None)
+    pids = []
+    for _ in range(3):
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                sampler = RejectionSampler(
+                    Noted(tmp_path / "calls"), FMT, [equals_solution], config
+                )
+                sampler.run(rows(30), tmp_path / "shared")
+                status = 0
+            finally:
+                os._exit(status)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0, 0]
+    calls = (tmp_path / "calls").read_text().split()
+    assert len(calls) == len(set(calls)) == 30
+    RejectionSampler(Seeded(), FMT, [equals_solution], config).run(rows(30), tmp_path / "alone")
+    for artifact in ("samples", "dataset"):
+        assert table(tmp_path / "shared" / artifact) == table(tmp_path / "alone" / artifact)

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import pyarrow.parquet as pq
 
+from trl_r1.pipeline.references import find_path, looks_like_path
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.sampling.assistants import AssistantArguments
 from trl_r1.sampling.engines import EngineArguments, closing_sampler, open_sampler, open_servers
@@ -193,7 +194,14 @@ def _rows(options: argparse.Namespace, fmt: ReasoningFormat) -> list[dict[str, A
     source = DatasetSource(
         options.data, options.task, options.split, options.num_rows, options.seed
     )
-    rows = load_rows(source, fmt)
+    is_missing = options.data and find_path(options.data, Path()) is None
+    if is_missing and looks_like_path(options.data, Path()):
+        raise ValueError(f"{options.data}: no such file or folder")
+    try:
+        rows = load_rows(source, fmt)
+    except OSError as error:  # the Hub is away, or does not have it; the text is often empty
+        name = options.data or options.task
+        raise ValueError(f"{name}: its rows can't be read: {error!r}") from error
     if "prompt" not in rows.column_names:
         raise ValueError(
             f"{options.data}: its rows have no `prompt` but {', '.join(rows.column_names)}; name "

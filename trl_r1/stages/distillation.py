@@ -63,7 +63,8 @@ class R1DistillationTrainer(ReasoningSFTTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.args.packing:
+        config: Any = self.args  # typed as transformers' own
+        if config.packing:
             check_packing(self.model, len(self._tokenizer))
 
 
