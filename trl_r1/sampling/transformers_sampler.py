@@ -1,8 +1,9 @@
 """Sampling with plain `transformers.generate`, in batches of prompts of similar length.
 
-Works for any causal language model that generates, PeftModel and 4-bit weights included. Left out
-on purpose: continuous batching, which on a CPU is no faster than this and keeps no seeds of its
-own; where a card makes it worth while, vLLM is an engine, too.
+Works for any causal language model that generates, PeftModel and 4-bit weights included. Left out:
+continuous batching, which has other seeds. On a CPU (SmolLM2-135M, tokens a second of CPU time) it
+made 28.6 against 30.7 here where completions are of one length, and 29.8 against 20.4 where most
+are short and some long.
 """
 
 from __future__ import annotations
