@@ -125,6 +125,7 @@ _SENTENCE = re.compile(
     rf"(?<![^\W\d_])(?:[^\W\d_]{{2,}}[ ,]{{1,2}}){{5,}}[^\W\d_]{{2,}}"
     rf"|[{''.join(_RANGES[script] for script in _CHARACTER_SCRIPTS)}]{{12,}}"
 )
+_INSIDE_SENTENCE = re.compile(r"[^\W\d_],? \Z")
 
 
 def language_consistency_reward(
@@ -180,12 +181,16 @@ def language_share(text: str, language: str, lists: Mapping[str, frozenset[str]]
     scripts = _LANGUAGES.get(code, ("latin",))
     foreign = _foreign_words(code, lists)
     num_words = num_wanted = 0
-    for match in _WORD.finditer(_prose(text)):
+    prose = _prose(text)
+    for match in _WORD.finditer(prose):
         script, word = match.lastgroup, match.group()
         if len(word) == 1 and script not in _CHARACTER_SCRIPTS:
             continue  # a variable
         num_words += 1
-        num_wanted += script in scripts and word.casefold() not in foreign
+        # A capital inside a sentence is a name (São Paulo), whatever language lists the word.
+        before = prose[max(0, match.start() - 3) : match.start()]
+        is_name = word.istitle() and _INSIDE_SENTENCE.search(before) is not None
+        num_wanted += script in scripts and (is_name or word.casefold() not in foreign)
     return num_wanted / num_words if num_words else 1.0
 
 

@@ -1,11 +1,8 @@
-"""What is kept of samples and why the rest went; kills lose and duplicate nothing."""
+"""What is kept of samples, and why the rest went."""
 
 from __future__ import annotations
 
-import random
-import signal
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +14,8 @@ from datasets import load_dataset
 
 from trl_r1.reasoning_format import get_format
 from trl_r1.sampling import Sample, derive_seed
+from trl_r1.sampling.assistants import AssistantArguments
+from trl_r1.sampling.engines import EngineArguments
 from trl_r1.sampling.processes import Processes
 from trl_r1.sampling.readability import is_repetitive, longest_paragraph
 from trl_r1.stages import RewardSpec, StageContext, rejection_sampling
@@ -58,15 +57,11 @@ class Scripted:
 
 
 class Seeded:
-    """A sampler whose samples depend on prompt, index and seed alone; slow enough to be killed."""
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
+    """A sampler whose samples depend on prompt, index and seed alone."""
 
     def sample(
         self, prompts: Sequence[Any], num_samples: int, *, seed: int, **_: Any
     ) -> list[list[Sample]]:
-        time.sleep(self.seconds)
         drawn = []
         for prompt in prompts:
             numbers = [derive_seed(seed, str(prompt), i) % 7 for i in range(num_samples)]
@@ -250,7 +245,7 @@ def test_the_stage_leaves_folders_that_load_anywhere(tiny_model_dir: Path, tmp_p
     data = DatasetArguments([{"task": "digit_sums", "num_rows": 7}])
     # Nothing a random model says is right: its samples end at the limit, so let those pass too.
     grading = GradingArguments(reward_workers=0)
-    configs = (model_args, data, grading, config)
+    configs = (model_args, data, grading, EngineArguments(), AssistantArguments(), config)
     context = StageContext("data", tmp_path / "data", configs)
     with pytest.raises(ValueError, match=r"none of 14 samples was kept \(14 truncated\)"):
         rejection_sampling.run(context)
@@ -285,48 +280,40 @@ def test_formulas_are_no_loops_but_loops_are() -> None:
     assert longest_paragraph("one two\nthree") == 2
 
 
-_CHILD = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from test_rejection_sampling import kill_run
-kill_run(Path(sys.argv[1]), seconds=0.03)
-"""
-_NUM_ROWS = 40
+class Noted(Seeded):
+    """Notes in a file what it samples, and takes its time."""
+
+    def __init__(self, journal: Path) -> None:
+        self.journal = journal
+
+    def sample(
+        self, prompts: Sequence[Any], num_samples: int, *, seed: int, **_: Any
+    ) -> list[list[Sample]]:
+        with self.journal.open("a") as file:
+            file.write(f"{seed}\n")
+        time.sleep(0.02)
+        return super().sample(prompts, num_samples, seed=seed)
 
 
-def kill_run(output_dir: Path, seconds: float = 0.0) -> None:
-    config = RejectionSamplingConfig(num_samples=8, shard_size=2, seed=3, language=None)
-    sampler = RejectionSampler(Seeded(seconds), FMT, [equals_solution], config)
-    sampler.run(rows(_NUM_ROWS), output_dir)
-
-
-def test_kills_lose_and_duplicate_no_sample(tmp_path: Path) -> None:
-    kill_run(tmp_path / "calm")
-    script = _CHILD.format(tests=str(Path(__file__).parent))
-    draw = random.Random(0)
-    num_killed = 0
-    for _ in range(20):
-        command = [sys.executable, "-c", script, str(tmp_path / "killed")]
-        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        folder = tmp_path / "killed"
-        deadline = time.monotonic() + 60
-        # From its first shard on: the start is spent on imports.
-        num_before = len(list(folder.rglob("*.parquet")))
-        while child.poll() is None and time.monotonic() < deadline:
-            if len(list(folder.rglob("*.parquet"))) != num_before:
-                break
-            time.sleep(0.005)
-        time.sleep(draw.uniform(0, 0.06))
-        child.send_signal(signal.SIGKILL)
-        if child.wait() == 0:
-            break
-        num_killed += 1
-        assert not (folder / "dataset").exists() or (folder / "samples").exists()
-    assert num_killed >= 5
-    kill_run(folder)
-    drawn = [(row["prompt_index"], row["sample_index"]) for row in table(folder / "samples")]
-    assert sorted(drawn) == [(p, s) for p in range(_NUM_ROWS) for s in range(8)]
+def test_processes_that_share_a_folder_never_make_the_same_shard(tmp_path: Path) -> None:
+    config = RejectionSamplingConfig(num_samples=4, shard_size=1, language=None)
+    pids = []
+    for _ in range(3):
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                sampler = RejectionSampler(
+                    Noted(tmp_path / "calls"), FMT, [equals_solution], config
+                )
+                sampler.run(rows(30), tmp_path / "shared")
+                status = 0
+            finally:
+                os._exit(status)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0, 0]
+    calls = (tmp_path / "calls").read_text().split()
+    assert len(calls) == len(set(calls)) == 30
+    RejectionSampler(Seeded(), FMT, [equals_solution], config).run(rows(30), tmp_path / "alone")
     for artifact in ("samples", "dataset"):
-        assert table(folder / artifact) == table(tmp_path / "calm" / artifact)
-    assert not list(folder.glob(".*.partial"))
+        assert table(tmp_path / "shared" / artifact) == table(tmp_path / "alone" / artifact)

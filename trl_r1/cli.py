@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trl_r1.data.command import add_data_command
 from trl_r1.pipeline.quiet import QuietLog
+from trl_r1.sampling.command import add_sample_command
 
 if TYPE_CHECKING:
     from trl_r1.pipeline.session import Request
@@ -117,6 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         help="what a worker may take, like reward_memory_mb (default: 1024)",
     )
     trial.set_defaults(run=_check_reward)
+    add_data_command(commands)
+    add_sample_command(commands)
     # Started by the runner under `accelerate launch`; not for people.
     worker = commands.add_parser("run-stage")
     worker.set_defaults(run=_run_stage)

@@ -135,7 +135,7 @@ class _Checker:
         if first == "model_name_or_path":
             kind = recipe.spec.model_kind or "model"
             return MODEL_KINDS if kind in MODEL_KINDS else (kind,)
-        if last == "dataset_name":
+        if last in ("dataset_name", "pass_rates"):
             return ("dataset",)
         if first == "rewards" and isinstance(reference.place[1], int):
             use = recipe.rewards[reference.place[1]].use

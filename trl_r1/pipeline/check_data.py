@@ -20,7 +20,7 @@ from trl_r1.pipeline.recipe import SOURCE_KEYS, StageRecipe
 from trl_r1.pipeline.references import find_path, is_reference
 from trl_r1.reasoning_format import FORMATS, ReasoningFormat
 from trl_r1.stages import RewardSpec
-from trl_r1.tasks import TASKS, DatasetSource, Task, load_rows, load_task
+from trl_r1.tasks import TASKS, DatasetSource, Task, find_task, is_task_file, load_rows
 from trl_r1.training.arguments import EvaluationSettings
 from trl_r1.verification.loading import RewardReferenceError, build_reward, required_columns
 
@@ -109,7 +109,7 @@ class SourceChecker:
                         yield from text_faults(rows, place)
                     if missing := {"prompt", "solution"} - columns:
                         yield f"{place}: has no column {one_of(sorted(missing))}"
-                    task = _task(source)
+                    task = self._task(source)
                     grader = task.grader if task else "math_answer"
                     rewards = (RewardSpec(grader),) if key == "datasets" else ()
                     yield from self._gold_answers(source, rewards, "zero", place, where)
@@ -118,11 +118,15 @@ class SourceChecker:
         """What is wrong with a source before any row is read."""
         task = None
         if source.task is not None:
-            if source.task not in TASKS:
+            try:
+                task = find_task(source.task, self.folder)
+            except ValueError as error:
+                yield f"{place}.task: {error}"
+                return
+            if task is None:
                 hint = suggestion(source.task, TASKS) or f"; known: {one_of(TASKS)}"
                 yield f"{place}: unknown task {source.task!r}{hint}"
                 return
-            task = load_task(source.task)
             yield from _argument_faults(source, task, place)
         elif source.args:
             yield f"{place}.args: there is no task to take them"
@@ -130,32 +134,46 @@ class SourceChecker:
         if name is None and not (task and (task.makes_rows or task.default_source)):
             wanted = "its task makes no rows" if task else "there is no task either"
             yield f"{place}: dataset_name is missing, and {wanted}"
-        elif name is not None and not is_reference(name):
-            fault, note = name_fault(name, "dataset", self.folder)
-            if fault:
-                yield f"{place}.dataset_name: {fault}"
-            if note:
-                self.note(f"{where}: {place}.dataset_name: {note}")
+        yield from self._names(source, place, where)
+        yield from _pass_rate_faults(source, place)
         if source.num_rows is not None and source.num_rows < 1:
             yield f"{place}.num_rows should be at least 1"
+
+    def _names(self, source: DatasetSource, place: str, where: str) -> Iterator[str]:
+        """Data that a source names and that is not there."""
+        for key, text in (("dataset_name", source.dataset_name), ("pass_rates", source.pass_rates)):
+            if text is None or is_reference(text):
+                continue
+            fault, note = name_fault(text, "dataset", self.folder)
+            if fault:
+                yield f"{place}.{key}: {fault}"
+            if note:
+                self.note(f"{where}: {place}.{key}: {note}")
+
+    def _task(self, source: DatasetSource) -> Task | None:
+        return find_task(source.task, self.folder)
 
     def _columns(self, source: DatasetSource, fmt: str) -> set[str] | str | None:
         """The columns of a source's rows; a text for what is wrong with it; None for unknown."""
         rows, fault = self._load(source, fmt)
         if fault is not None:
             return fault
+        more = {"pass_rate"} if source.pass_rates else set()
         if rows is not None:
-            return set(rows.column_names)
-        task = _task(source)
-        return set(task.columns) if task else None
+            return set(rows.column_names) | more
+        task = self._task(source)
+        return set(task.columns) | more if task else None
 
     def _load(self, source: DatasetSource, fmt: str) -> tuple[Dataset | None, str | None]:
         """The rows, as far as they can be had here and now, or what is wrong with them."""
-        task = _task(source)
+        task = self._task(source)
         local = find_path(source.dataset_name, self.folder) if source.dataset_name else None
         if local is None and not (task and task.makes_rows and source.dataset_name is None):
             return None, None
         made = replace(source, dataset_name=str(local) if local else None)
+        if is_task_file(source.task):
+            made = replace(made, task=task.name if task else None)
+        made = _judged_here(made, self.folder)
         if local is None and (source.num_rows or 0) > _MAX_ROWS:
             made = replace(made, num_rows=_MAX_ROWS)
         key = f"{made}|{fmt}"
@@ -172,11 +190,12 @@ class SourceChecker:
         where: str,
     ) -> Iterator[str]:
         """Gold answers of a source that the accuracy reward could not grade."""
-        task = _task(source)
+        task = self._task(source)
+        name = task_name(source.task, self.folder)
         uses = [
             reward.use
             for reward in rewards
-            if reward.use in _CHECK_GOLDS and (not reward.tasks or source.task in reward.tasks)
+            if reward.use in _CHECK_GOLDS and (not reward.tasks or name in reward.tasks)
         ]
         if not uses or (task and (task.kind != "reasoning" or task.grader != "math_answer")):
             return
@@ -205,7 +224,13 @@ class SourceChecker:
                 needed = required_columns(build_reward(reward, self.folder))
             except RewardReferenceError:
                 continue  # told where rewards are checked
-            rows = [c for s, c in known if not reward.tasks or not s.task or s.task in reward.tasks]
+            rows = [
+                columns
+                for source, columns in known
+                if not reward.tasks
+                or not source.task
+                or task_name(source.task, self.folder) in reward.tasks
+            ]
             if not rows or not is_all_known:
                 continue
             there = set().union(*rows)
@@ -219,8 +244,32 @@ def _sources(given: Sequence[Mapping[str, Any]]) -> Iterator[DatasetSource]:
         yield DatasetSource(**source)
 
 
-def _task(source: DatasetSource) -> Task | None:
-    return load_task(source.task) if source.task in TASKS else None
+def task_name(task: str | None, folder: Path) -> str:
+    """The value of a source's `task` column; of a task file that can't be read, its path."""
+    try:
+        found = find_task(task, folder)
+    except ValueError:  # told where sources are checked
+        return str(task)
+    return found.name if found else str(task)
+
+
+def _judged_here(source: DatasetSource, folder: Path) -> DatasetSource:
+    """A source whose samples are there is filtered by them; one whose are not, is left whole."""
+    path = find_path(source.pass_rates, folder) if source.pass_rates else None
+    if path is not None:
+        return replace(source, pass_rates=str(path))
+    return replace(source, pass_rates=None, min_pass_rate=None, max_pass_rate=None, order="random")
+
+
+def _pass_rate_faults(source: DatasetSource, place: str) -> Iterator[str]:
+    limits = (source.min_pass_rate, source.max_pass_rate)
+    if source.pass_rates is None:
+        if limits != (None, None) or source.order != "random" or source.pass_rate_column:
+            yield f'{place}: pass_rates is missing; name samples, such as "@zero/rollouts"'
+    elif limits == (None, None) and source.order == "random":
+        yield f"{place}.pass_rates has no effect without min_pass_rate, max_pass_rate or order"
+    elif None not in limits and limits[0] > limits[1]:  # type: ignore[operator]
+        yield f"{place}: min_pass_rate {limits[0]:g} is over max_pass_rate {limits[1]:g}"
 
 
 def _argument_faults(source: DatasetSource, task: Task, place: str) -> Iterator[str]:

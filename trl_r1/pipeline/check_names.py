@@ -30,6 +30,10 @@ def name_fault(
             f"{name} does not exist (looked beside the recipe and in the working directory)",
             None,
         )
+    if kind == "dataset":
+        if name.startswith("hf://"):
+            return None, f"{name} not checked: the address of files"
+        name = name.partition(":")[0]  # a config may stand behind it
     if not _is_hub_id(name):
         short = name if len(name) <= 60 else f"{name[:57]}..."
         return f"{short!r} is neither a folder here nor a Hub id (owner/name)", None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pydantic
 
-from trl_r1.pipeline.check_data import format_of
+from trl_r1.pipeline.check_data import format_of, task_name
 from trl_r1.pipeline.check_names import name_fault
 from trl_r1.pipeline.keys import Key, check_value
 from trl_r1.pipeline.mistakes import suggestion
@@ -54,7 +54,7 @@ def reward_faults(recipe: StageRecipe, folder: Path) -> Iterator[str]:
     for index, reward in enumerate(recipe.rewards):
         place = f"rewards[{index}]"
         yield from _window_fault(reward, place)
-        yield from _task_faults(recipe, reward, place)
+        yield from _task_faults(recipe, reward, folder, place)
         try:
             function = build_reward(reward, folder, format_of(recipe))
         except RewardReferenceError as error:
@@ -77,9 +77,11 @@ def _window_fault(reward: RewardSpec, place: str) -> Iterator[str]:
         )
 
 
-def _task_faults(recipe: StageRecipe, reward: RewardSpec, place: str) -> Iterator[str]:
+def _task_faults(
+    recipe: StageRecipe, reward: RewardSpec, folder: Path, place: str
+) -> Iterator[str]:
     sources = recipe.values.get("datasets") or ()
-    tasks = {str(source.get("task")) for source in sources} | set(TASKS)
+    tasks = {task_name(source.get("task"), folder) for source in sources} | set(TASKS)
     for task in reward.tasks:
         if task not in tasks and all(source.get("task") for source in sources):
             yield f"{place}.tasks: no rows of task {task!r}{suggestion(task, tasks)}"

@@ -20,6 +20,7 @@ from trl_r1.pipeline.references import (
     replace_texts,
 )
 from trl_r1.stages import RewardSpec, StageSpec
+from trl_r1.tasks import is_task_file
 from trl_r1.training.arguments import EvaluationSettings
 
 # Given `@zero/rollouts`, the absolute path of that artifact.
@@ -164,8 +165,10 @@ def _absolute_models(arguments: Mapping[str, Any], folder: Path) -> dict[str, An
 
 
 def _absolute_source(source: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    name = source.get("dataset_name")
-    return {**source, "dataset_name": _absolute(name, folder)} if name else dict(source)
+    paths = {key: source[key] for key in ("dataset_name", "pass_rates") if source.get(key)}
+    if is_task_file(source.get("task")):
+        paths["task"] = source["task"]
+    return {**source, **{key: _absolute(path, folder) for key, path in paths.items()}}
 
 
 def _absolute_reward(use: str, folder: Path) -> str:

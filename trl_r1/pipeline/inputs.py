@@ -15,6 +15,7 @@ from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.recipe import SOURCE_KEYS, Pipeline, StageRecipe
 from trl_r1.pipeline.references import Reference, find_path, find_references, is_reference
 from trl_r1.stages import RewardSpec
+from trl_r1.tasks import is_task_file
 from trl_r1.training.arguments import EvaluationSettings
 
 # Keys that change what is written down or shown, never what is learnt: changing them reruns
@@ -144,9 +145,12 @@ def _outside_names(recipe: StageRecipe) -> Iterator[tuple[str, str, str]]:
             yield key, recipe.values[key], role_of((key,))
     for key in SOURCE_KEYS:
         for index, source in enumerate(recipe.values.get(key) or ()):
-            name = source.get("dataset_name")
-            if name and not is_reference(name):
-                yield f"{key}[{index}].dataset_name", name, "data"
+            names = {part: source.get(part) for part in ("dataset_name", "pass_rates")}
+            if is_task_file(source.get("task")):
+                names["task"] = source["task"]
+            for part, name in names.items():
+                if name and not is_reference(name):
+                    yield f"{key}[{index}].{part}", name, "data"
 
 
 def _reward_file(reward: RewardSpec, folder: Path) -> Path | None:
@@ -232,7 +236,9 @@ def scores_fingerprint(
         return ""
     document = asdict(settings)
     names = [settings.preference_model]
-    names += [source.get("dataset_name") for source in [*settings.datasets, *settings.general]]
+    for source in [*settings.datasets, *settings.general]:
+        names.append(source.get("dataset_name"))
+        names += [source["task"]] if is_task_file(source.get("task")) else []
     content = [hashes.path(Path(name)) for name in names if name and Path(name).exists()]
     document.pop("batch_size")
     document["preference_model"] = settings.preference_model is not None

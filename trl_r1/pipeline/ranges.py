@@ -119,6 +119,8 @@ _RANGES: dict[str, _Range] = {
             "slip_rate",
             "blurt_accuracy",
             "max_dropped_share",
+            "min_pass_rate",
+            "max_pass_rate",
             "ref_model_mixup_alpha",
         ),
         _SHARE,

@@ -32,8 +32,15 @@ def call_reward(
         samples: B samples.
 
     Raises:
-        ValueError: where it does not return a value a completion.
+        ValueError: where it does not return a value a completion, or asks for tokens that a server
+            did not give.
     """
+    name = getattr(reward, "__name__", repr(reward))
+    if any(sample.token_ids is None for sample in samples) and _asks_for_tokens(reward):
+        raise ValueError(
+            f"reward {name} counts tokens, and the server gives none; name the model's tokenizer, "
+            "or leave the reward out"
+        )
     columns = {key: None for row in rows for key in row if key != "prompt"}
     scores = list(
         reward(
@@ -44,9 +51,12 @@ def call_reward(
         )
     )
     if len(scores) != len(samples):
-        name = getattr(reward, "__name__", repr(reward))
         raise ValueError(
             f"reward {name} returned {len(scores)} values for {len(samples)} completions; "
             "it has to return one each"
         )
     return [None if score is None else float(score) for score in scores]
+
+
+def _asks_for_tokens(reward: Reward) -> bool:
+    return "completion_ids" in inspect.signature(reward).parameters

@@ -2,24 +2,29 @@
 
 One verdict a sample, a word that can be counted: `kept`, or the first of `REASONS` that applies.
 The paper keeps what is correct and readable (sections 2.3.1 and 2.3.3: one language, no long
-paragraphs, no code blocks). Rules only. Left out on purpose: generative judges.
+paragraphs, no code blocks). Where the rules can't grade, a model may be asked (`model_judge`).
+Left out: drawing the samples.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from trl_r1.reasoning_format import ReasoningFormat
 from trl_r1.sampling import Sample, derive_seed
+from trl_r1.sampling.filters import SampleFilters
 from trl_r1.sampling.grading import Reward, call_reward
 from trl_r1.sampling.readability import has_code_block, is_repetitive, longest_paragraph
-from trl_r1.tasks import TASKS, load_task
+from trl_r1.sampling.selection import rank_samples
+from trl_r1.sampling.tidying import tidy
+from trl_r1.tasks import find_task
 
-Policy = Literal["first", "shortest", "longest", "random"]
+# What asks a model: rows, their samples and a seed in, a score for each out.
+AskModel = Callable[[Sequence[Mapping[str, Any]], Sequence[Sample], int], list[float | None]]
 
+JUDGE = "judge"
 KEPT = "kept"
 REASONS = (
     "truncated",
@@ -33,53 +38,6 @@ REASONS = (
     "duplicate",
     "surplus",
 )
-
-
-@dataclass
-class SampleFilters:
-    """What a sample has to pass; the defaults reject all that the paper rejects."""
-
-    min_reward: float = field(
-        default=1.0,
-        metadata={"help": "What each of the stage's rewards of positive weight has to reach."},
-    )
-    keep_per_prompt: int | None = field(
-        default=None, metadata={"help": "Accepted samples kept a prompt; None for all."}
-    )
-    policy: Policy = field(
-        default="first", metadata={"help": "Which accepted samples are kept where there are more."}
-    )
-    require_format: bool = field(
-        default=True, metadata={"help": "Reject reasoning that is not well-formed."}
-    )
-    reject_repetition: bool = field(
-        default=True, metadata={"help": "Reject samples that repeat themselves."}
-    )
-    repetition_ngram: int = field(
-        default=10, metadata={"help": "Length in words of a run that counts as repeated."}
-    )
-    max_ngram_repeats: int = field(
-        default=3, metadata={"help": "Times the same run of words may occur in a sample."}
-    )
-    max_paragraph_words: int | None = field(
-        default=300, metadata={"help": "Longest stretch without a line break; None for any."}
-    )
-    reject_code: bool = field(
-        default=True, metadata={"help": "Reject code blocks, except in rows that have `tests`."}
-    )
-    language: str | None = field(
-        default="en",
-        metadata={"help": "Language the reasoning has to keep to; None to accept a mixture."},
-    )
-
-    def __post_init__(self) -> None:
-        policies = get_args(Policy)
-        if self.policy not in policies:
-            raise ValueError(f"unknown policy {self.policy!r}; known: {', '.join(policies)}")
-        if self.keep_per_prompt is not None and self.keep_per_prompt < 1:
-            raise ValueError(
-                f"keep_per_prompt is {self.keep_per_prompt}; use 1 or more, or None for all"
-            )
 
 
 @dataclass(frozen=True)
@@ -105,11 +63,19 @@ class Check:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, what the rewards said (by name of the check), and the SFT target it would be."""
+    """What is thought of a sample.
+
+    Attributes:
+        verdict: `kept`, or the reason why not.
+        scores: what the rewards said, by name of the check, and `judge`.
+        target: the SFT target it would be.
+        is_open: nothing is wrong with it but that the rewards can't grade it.
+    """
 
     verdict: str
     scores: Mapping[str, float | None]
     target: str
+    is_open: bool = False
 
 
 class SampleJudge:
@@ -121,7 +87,12 @@ class SampleJudge:
         filters: the rest of what a sample has to pass.
         language_reward: TRL reward that is 1.0 for reasoning in one language; None for no such
             filter.
-        seed: of the policy `random`.
+        seed: of the policy `random`, and of the judge's sampling.
+        ask_model: a model that grades what is ungradable by the rewards, `ModelJudge` as a rule; it
+            is not asked about samples that have another fault.
+
+    Raises:
+        ValueError: where `best_by` names no reward.
     """
 
     def __init__(
@@ -131,7 +102,12 @@ class SampleJudge:
         filters: SampleFilters,
         language_reward: Reward | None = None,
         seed: int = 0,
+        ask_model: AskModel | None = None,
     ) -> None:
+        names = [check.name for check in checks]
+        if filters.best_by is not None and filters.best_by not in names:
+            raise ValueError(f"best_by is {filters.best_by!r}; the rewards are {names}")
+        self.ask_model = ask_model
         self.fmt = fmt
         self.checks = list(checks)
         self.filters = filters
@@ -157,11 +133,34 @@ class SampleJudge:
             )
             for i, (row, sample) in enumerate(zip(flat_rows, flat, strict=True))
         ]
+        judged = self._judged_by_model(flat_rows, flat, judged)
         groups, start = [], 0
         for row, group in zip(rows, samples, strict=True):
             groups.append(self._select(row, judged[start : start + len(group)]))
             start += len(group)
         return groups
+
+    def passes_again(
+        self, rows: Sequence[Mapping[str, Any]], samples: Sequence[Sample]
+    ) -> list[bool]:
+        """Whether samples that were kept would be kept with other texts.
+
+        Args:
+            rows: B rows.
+            samples: B samples with their new texts; whatever counts tokens counts the old ones.
+        """
+        if not samples:
+            return []
+        scores = {check.name: call_reward(check.function, rows, samples) for check in self.checks}
+        languages = self._language_scores(rows, samples)
+        verdicts = [
+            self._judge_one(
+                row, sample, {name: values[i] for name, values in scores.items()}, languages[i]
+            ).verdict
+            for i, (row, sample) in enumerate(zip(rows, samples, strict=True))
+        ]
+        # The answer is the one that the model has judged already.
+        return [v == KEPT or (v == "ungradable" and self.ask_model is not None) for v in verdicts]
 
     def _judge_one(
         self,
@@ -170,25 +169,62 @@ class SampleJudge:
         scores: Mapping[str, float | None],
         language: float | None,
     ) -> Judgement:
+        target = self._target(row, sample)
+        faults = self._faults(row, sample, target, language)
         task = row.get("task")
-        parts = self.fmt.parse(sample.text) if is_reasoning(task) else None
-        is_tidy = parts is not None and parts.is_well_formed
-        target = sample.text.strip() if parts is None else self.fmt.target(sample.text)
-        if parts is not None and is_tidy:
-            # Rendered anew, so that the spacing around the tags is the format's own in every
-            # target.
-            target = self.fmt.render(parts.reasoning or "", parts.answer or "")
         decisive = [scores[check.name] for check in self.checks if check.decides(task)]
-        faults = {
+        must_be_judged = self.ask_model is not None and not decisive
+        faults["ungradable"] = must_be_judged or any(score is None for score in decisive)
+        faults["wrong"] = any(s is not None and s < self.filters.min_reward for s in decisive)
+        found = [reason for reason in REASONS if faults.get(reason)]
+        return Judgement(found[0] if found else KEPT, scores, target, found == ["ungradable"])
+
+    def _judged_by_model(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        samples: Sequence[Sample],
+        judged: Sequence[Judgement],
+    ) -> list[Judgement]:
+        """The judgements, with those open that a model can close."""
+        if self.ask_model is None:
+            return list(judged)
+        closed = [replace(one, scores={**one.scores, JUDGE: None}) for one in judged]
+        asked = [i for i, judgement in enumerate(judged) if judgement.is_open]
+        if not asked:
+            return closed
+        seed = derive_seed(self.seed, "judge", str(rows[asked[0]]["prompt"]))
+        values = self.ask_model([rows[i] for i in asked], [samples[i] for i in asked], seed)
+        for i, value in zip(asked, values, strict=True):
+            verdict = "ungradable" if value is None else KEPT if value == 1.0 else "wrong"
+            scores = {**judged[i].scores, JUDGE: value}
+            closed[i] = Judgement(verdict, scores, judged[i].target)
+        return closed
+
+    def _target(self, row: Mapping[str, Any], sample: Sample) -> str:
+        clean = tidy if self.filters.tidy else str.strip
+        if not is_reasoning(row.get("task")):
+            return clean(sample.text)
+        parts = self.fmt.parse(sample.text)
+        if not parts.is_well_formed:
+            return self.fmt.target(sample.text)
+        # Rendered anew, so that the spacing around the tags is the format's own in every target.
+        return self.fmt.render(clean(parts.reasoning or ""), parts.answer or "")
+
+    def _faults(
+        self, row: Mapping[str, Any], sample: Sample, target: str, language: float | None
+    ) -> dict[str, bool]:
+        """What is wrong with a sample, whether its answer is right or not."""
+        parts = self.fmt.parse(sample.text) if is_reasoning(row.get("task")) else None
+        # Reasoning that is not there is malformed; it is in no language.
+        has_reasoning = parts is not None and bool((parts.reasoning or "").strip())
+        return {
             "truncated": sample.is_truncated,
-            "malformed": self.filters.require_format and parts is not None and not is_tidy,
-            "ungradable": any(score is None for score in decisive),
-            "wrong": any(s is not None and s < self.filters.min_reward for s in decisive),
+            "malformed": self.filters.require_format
+            and parts is not None
+            and not parts.is_well_formed,
             **self._unreadable(row, target),
-            "mixed_language": parts is not None and language is not None and language < 1.0,
+            "mixed_language": has_reasoning and language is not None and language < 1.0,
         }
-        verdict = next((reason for reason in REASONS if faults.get(reason)), KEPT)
-        return Judgement(verdict, scores, target)
 
     def _unreadable(self, row: Mapping[str, Any], text: str) -> dict[str, bool]:
         filters = self.filters
@@ -229,27 +265,20 @@ class SampleJudge:
             seen.add(judgement.target)
         accepted = [i for i, verdict in enumerate(verdicts) if verdict == KEPT]
         if self.filters.keep_per_prompt is not None:
-            ranked = self._ranked(row, group, accepted)
+            ranked = rank_samples(
+                self.filters.policy,
+                [group[i].target for i in accepted],
+                [group[i].scores for i in accepted],
+                str(row["prompt"]),
+                self.seed,
+                self.filters.best_by,
+            )
             for i in ranked[self.filters.keep_per_prompt :]:
-                verdicts[i] = "surplus"
-        return [
-            Judgement(verdict, judgement.scores, judgement.target)
-            for verdict, judgement in zip(verdicts, group, strict=True)
-        ]
-
-    def _ranked(
-        self, row: Mapping[str, Any], group: Sequence[Judgement], accepted: list[int]
-    ) -> list[int]:
-        policy = self.filters.policy
-        if policy == "random":
-            draw = random.Random(derive_seed(self.seed, str(row["prompt"])))
-            return draw.sample(accepted, len(accepted))
-        if policy == "first":
-            return accepted
-        sign = 1 if policy == "shortest" else -1
-        return sorted(accepted, key=lambda i: sign * len(group[i].target))
+                verdicts[accepted[i]] = "surplus"
+        return [replace(one, verdict=v) for v, one in zip(verdicts, group, strict=True)]
 
 
 def is_reasoning(task: str | None) -> bool:
     """Whether its rows answer in the reasoning format: all but known tasks of another kind."""
-    return task not in TASKS or load_task(str(task)).kind == "reasoning"
+    found = find_task(task)
+    return found is None or found.kind == "reasoning"

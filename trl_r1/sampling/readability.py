@@ -1,8 +1,8 @@
 """Whether a sampled response is fit to be learnt from (paper section 2.3.3): no repetition, no
 walls of text, no code in prose, one language.
 
-Rules only; each says what is wrong in a word that can be counted. Left out on purpose: rewriting by
-a model.
+Rules only; each says what is wrong in a word that can be counted. Left out on purpose: rewriting,
+which is `tidying`'s, and the language, which is a reward.
 """
 
 from __future__ import annotations
@@ -10,10 +10,26 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-_WORD = re.compile(r"\w+")
+# A word, or one character of a script that is written without spaces.
+_SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f"
+_WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+")
+_CHARACTER = re.compile(f"[{_SPACELESS}]")
+# Three such characters say about as much as two words.
+_CHARACTERS_A_WORD = 1.5
 # One to four characters, over and over: loops that have no words.
 _CHARACTER_LOOP = re.compile(r"(\S{1,4}?)\1{39,}")
-_CODE_FENCE = "```"
+
+_FENCE = re.compile(r"```|^\s*~~~", re.MULTILINE)
+# Lines that are hardly prose or mathematics, and lines that go with them in a program.
+_SURE_CODE = re.compile(
+    r"\s*(def \w+\(.*\).*:|class \w+.*:|import \w[\w., ]*|from [\w.]+ import .+|print\(.*\)"
+    r"|#include\b.*|(public |static |void |int )+\w+\(.*\)\s*\{?|console\.log\(.*|function \w+\(.*"
+    r"|SELECT\b.+\bFROM\b.*)\s*$"
+)
+_LIKE_CODE = re.compile(
+    r"(\s+\S.*|\s*(for|while|if|elif) .+:|\s*(else|try):|\s*return\b.*|\s*[\w.\[\]]+ [-+*/]?= .+"
+    r"|.*[;{}])\s*$"
+)
 
 
 def is_repetitive(text: str, ngram: int = 10, max_repeats: int = 3) -> bool:
@@ -25,15 +41,35 @@ def is_repetitive(text: str, ngram: int = 10, max_repeats: int = 3) -> bool:
     if _CHARACTER_LOOP.search(text):
         return True
     words = _WORD.findall(text.lower())
+    if 2 * sum(_CHARACTER.match(word) is not None for word in words) > len(words):
+        ngram = round(ngram * _CHARACTERS_A_WORD)
     runs = Counter(tuple(words[i : i + ngram]) for i in range(len(words) - ngram + 1))
     return any(count > max_repeats for count in runs.values())
 
 
 def longest_paragraph(text: str) -> int:
     """Words of the longest stretch without a line break."""
-    return max((len(line.split()) for line in text.splitlines()), default=0)
+    return max((_num_words(line) for line in text.splitlines()), default=0)
 
 
 def has_code_block(text: str) -> bool:
-    """Whether there is a fenced block of code."""
-    return _CODE_FENCE in text
+    """Whether there is a block of code: a fenced one, or lines in a row that are a program."""
+    if _FENCE.search(text):
+        return True
+    num_lines, is_sure = 0, False
+    for line in [*text.splitlines(), "."]:
+        if _SURE_CODE.match(line):
+            num_lines, is_sure = num_lines + 1, True
+        elif line.strip() and _LIKE_CODE.match(line):
+            num_lines += 1
+        elif line.strip():
+            if num_lines > 1 and is_sure:
+                return True
+            num_lines, is_sure = 0, False
+    return False
+
+
+def _num_words(line: str) -> int:
+    num_characters = len(_CHARACTER.findall(line))
+    spaced = _CHARACTER.sub(" ", line) if num_characters else line
+    return len(spaced.split()) + round(num_characters / _CHARACTERS_A_WORD)

@@ -7,11 +7,14 @@ While it is incomplete an artifact is `.<name>.partial`; the finished one is ren
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,33 @@ import pyarrow.parquet as pq
 
 # Hidden, so that `load_dataset` passes it by.
 _SETTINGS_FILE = ".settings.json"
+
+
+class Claim:
+    """A lock on a file, of the kind that a shared folder (NFS) knows, too."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path) -> Claim | None:
+        """The lock on `path`; None where another process has it, or the folder is gone."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            raise
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        os.close(self._descriptor)
 
 
 class ShardFolder:
@@ -71,6 +101,17 @@ class ShardFolder:
             return []
         return [index for index in range(self.num_shards) if not self.path(index).exists()]
 
+    def claim(self, index: int) -> Claim | None:
+        """Take a missing shard, for this process to make; None where another process has it.
+
+        The system gives the claim back when the process dies, however it dies.
+        """
+        claim = Claim.take(self.partial / f".train-{index:05d}.lock")
+        if claim is not None and index not in self.missing():
+            claim.release()  # made between the look and the claim
+            return None
+        return claim
+
     def write(self, index: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a shard in one piece."""
         write_table(self.path(index), rows, self.schema)
@@ -85,9 +126,21 @@ class ShardFolder:
             return
         if missing := self.missing():
             raise FileNotFoundError(f"{self.partial}: shards {missing} are missing")
-        for leftover in self.partial.glob(".*.tmp"):
-            leftover.unlink()
+        for pattern in (".*.tmp", ".*.lock", ".answers-*.jsonl"):
+            for leftover in self.partial.glob(pattern):
+                leftover.unlink(missing_ok=True)
         promote(self.partial, self.folder)
+
+
+@contextmanager
+def waiting_claim(path: Path) -> Iterator[None]:
+    """The lock on `path` for a while, waited for where another process has it."""
+    while (claim := Claim.take(path)) is None:
+        time.sleep(0.2)
+    try:
+        yield
+    finally:
+        claim.release()  # the file stays: whoever waits for it has it open
 
 
 def partial_folder(folder: Path) -> Path:

@@ -1,7 +1,9 @@
 """Sampling with plain `transformers.generate`, in batches of prompts of similar length.
 
-Works for any causal language model that generates, PeftModel and 4-bit weights included. Left out
-on purpose: continuous batching and engines, which have other seeds and other costs.
+Works for any causal language model that generates, PeftModel and 4-bit weights included. Left out:
+continuous batching, which has other seeds. On a CPU (SmolLM2-135M, tokens a second of CPU time) it
+made 28.6 against 30.7 here where completions are of one length, and 29.8 against 20.4 where most
+are short and some long.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 from transformers import GenerationConfig
 
 from trl_r1.sampling import Sample, derive_seed
+from trl_r1.sampling.prompts import encode_prompt
 
 
 class TransformersSampler:
@@ -69,21 +72,17 @@ class TransformersSampler:
         with _evaluating(self.model), _own_random_state(self.model.device):
             for number, start in enumerate(range(0, len(rows), self.batch_size)):
                 batch = rows[start : start + self.batch_size]
-                torch.manual_seed(derive_seed(seed, number))
+                batch_seed = derive_seed(seed, number)
+                torch.manual_seed(batch_seed)
                 config.max_new_tokens = self._limit(prompt_ids[batch[0]], max_new_tokens)
-                samples = self._generate([prompt_ids[index] for index in batch], config)
+                samples = self._generate([prompt_ids[index] for index in batch], config, batch_seed)
                 for index, sample in zip(batch, samples, strict=True):
                     drawn[index].append(sample)
         return drawn
 
     def encode(self, prompt: Any) -> list[int]:
         """Token ids of a prompt: messages through the chat template, text as it stands."""
-        if isinstance(prompt, str):
-            return list(self.tokenizer(prompt)["input_ids"])
-        text = self.tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, tokenize=False
-        )
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return encode_prompt(self.tokenizer, prompt)
 
     def _limit(self, longest_prompt: list[int], max_new_tokens: int) -> int:
         context = getattr(self.model.config, "max_position_embeddings", None)
@@ -113,7 +112,9 @@ class TransformersSampler:
         )
         return made
 
-    def _generate(self, prompt_ids: list[list[int]], config: GenerationConfig) -> list[Sample]:
+    def _generate(
+        self, prompt_ids: list[list[int]], config: GenerationConfig, seed: int
+    ) -> list[Sample]:
         width = max(len(ids) for ids in prompt_ids)
         # On the left, so that every row's next token follows its last prompt token. (B, T)
         padded = [[self.pad_id] * (width - len(ids)) + ids for ids in prompt_ids]
@@ -129,7 +130,7 @@ class TransformersSampler:
             [ids for ids, _ in completions], skip_special_tokens=True
         )
         return [
-            Sample(text, ids, is_truncated)
+            Sample(text, ids, is_truncated, "length" if is_truncated else "stop", seed)
             for text, (ids, is_truncated) in zip(texts, completions, strict=True)
         ]
 

@@ -1,20 +1,27 @@
 """Distillation: SFT of a smaller student on the responses of the big model.
 
-The paper (section 2.4) trains students on the same 800k rows as the mixed SFT, with SFT only: batch
-64, cosine to a tenth, a learning rate by student, which are the presets here. Left out: distilling
-from logits (TRL has trainers for that) and RL on the student, which is the stage `grpo`.
+The paper (section 2.4) trains students on the same 800k rows as the mixed SFT, with SFT only: two
+to three epochs, batch 64, cosine to a tenth, 32,768 tokens, a learning rate by student, which are
+the presets here. `on_policy` goes on from there with the student's own samples and the teacher's
+next-token distribution, which the paper does not do: TRL's `DistillationTrainer` where both have
+one vocabulary, its `GOLDTrainer` across tokenizers, and its `ServerDistillationTrainer` for a
+teacher behind a vLLM server. Left out: RL on the student, which is the stage `grpo`.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from trl_r1.stages import StageContext, StageResult, StageSpec
 from trl_r1.training.arguments import DatasetArguments, ModelArguments
+from trl_r1.training.packing import check_packing
 from trl_r1.training.sft import ReasoningSFTConfig, ReasoningSFTTrainer
 from trl_r1.training.sft_stage import run_sft
+
+Method = Literal["none", "distillation", "gold", "server"]
 
 # Highest learning rate by student (paper, appendix on hyper-parameters of distillation).
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -35,15 +42,73 @@ class R1DistillationConfig(ReasoningSFTConfig):
         default=64, metadata={"help": "Micro-batches an optimizer step."}
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.packing and self.packing_strategy != "bfd":
+            raise ValueError(
+                f"packing_strategy is {self.packing_strategy}, which cuts examples in two; use "
+                "`bfd`, which packs whole ones"
+            )
+
 
 class R1DistillationTrainer(ReasoningSFTTrainer):
-    """TRL's `SFTTrainer` for a student: loss on completions only, targets checked."""
+    """TRL's `SFTTrainer` for a student: loss on completions only, targets checked, and with
+    `packing` a check that packed examples do not see each other.
+
+    Raises:
+        PackingError: at construction, where they do.
+    """
 
     _tag_names = ["trl", "sft", "trl-r1", "distillation"]  # noqa: RUF012 - TRL declares it so
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config: Any = self.args  # typed as transformers' own
+        if config.packing:
+            check_packing(self.model, len(self._tokenizer))
+
+
+@dataclass
+class OnPolicyArguments:
+    """What follows the SFT: on-policy distillation, off by default."""
+
+    on_policy: Method = field(
+        default="none",
+        metadata={
+            "help": "After the SFT: `distillation` for a teacher with the student's vocabulary, "
+            "`gold` across tokenizers, `server` for a teacher behind a vLLM server."
+        },
+    )
+    teacher_model_name_or_path: str | None = field(
+        default=None, metadata={"help": "The teacher of `distillation` and `gold`."}
+    )
+    teacher_server: str | None = field(
+        default=None,
+        metadata={"help": "Address of TRL's vLLM server (`trl vllm-serve`) with the teacher."},
+    )
+    on_policy_args: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={
+            "help": "Keys of TRL's DistillationConfig, GOLDConfig or ServerDistillationConfig, as "
+            "`{max_steps: 200, learning_rate: 1.0e-6, max_completion_length: 4096}`."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.on_policy not in get_args(Method):
+            known = ", ".join(get_args(Method))
+            raise ValueError(f"unknown on_policy {self.on_policy!r}; known: {known}")
+        wants_model = self.on_policy in ("distillation", "gold")
+        if wants_model and not self.teacher_model_name_or_path:
+            raise ValueError(f"on_policy: {self.on_policy} needs teacher_model_name_or_path")
+        if self.on_policy == "server" and not self.teacher_server:
+            raise ValueError("on_policy: server needs teacher_server, as http://host:8000")
+        if self.on_policy == "none" and self.on_policy_args:
+            raise ValueError("on_policy_args are given, but on_policy is none")
+
 
 SPEC = StageSpec(
-    configs=(DatasetArguments, ModelArguments, R1DistillationConfig),
+    configs=(DatasetArguments, ModelArguments, OnPolicyArguments, R1DistillationConfig),
     produces=("model",),
     updates_policy_with="sft",
     presets=PRESETS,
@@ -51,5 +116,28 @@ SPEC = StageSpec(
 
 
 def run(context: StageContext) -> StageResult:
-    """Train the student on the teacher's rows and store it as `model/`."""
-    return run_sft(context, R1DistillationTrainer, R1DistillationConfig)
+    """Train the student on the teacher's rows, then on its own samples where `on_policy` says so,
+    and store it as `model/`."""
+    if context.config(OnPolicyArguments).on_policy == "none":
+        return run_sft(context, R1DistillationTrainer, R1DistillationConfig)
+    from trl_r1.training.artifacts import finished_details
+    from trl_r1.training.on_policy import run_on_policy
+
+    details = finished_details(context.output_dir, ("model",))
+    if details is not None:
+        return StageResult(details=details)
+    first = _first_part(context)
+    sft = run_sft(first, R1DistillationTrainer, R1DistillationConfig)
+    return run_on_policy(context, str(first.output_dir / "model"), dict(sft.details))
+
+
+def _first_part(context: StageContext) -> StageContext:
+    """The SFT as a stage of its own, in `sft/`, so that each part goes on where it was killed."""
+    folder = context.output_dir / "sft"
+    folder.mkdir(parents=True, exist_ok=True)
+    args = copy.copy(context.config(R1DistillationConfig))
+    args.output_dir = str(folder / "checkpoints")
+    configs = tuple(
+        args if isinstance(config, R1DistillationConfig) else config for config in context.configs
+    )
+    return replace(context, output_dir=folder, configs=configs)

@@ -19,12 +19,13 @@ import pyarrow as pa
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.rewards.think_format import THINK_CLOSE
 from trl_r1.sampling import Sample, Sampler, derive_seed
+from trl_r1.sampling.engines import closing_sampler, open_sampler
 from trl_r1.sampling.grading import Reward, call_reward
 from trl_r1.sampling.processes import current_processes
 from trl_r1.sampling.sample_rows import sample_row, sample_schema
 from trl_r1.sampling.shards import ShardFolder, fingerprint, read_shards
 from trl_r1.stages import RewardSpec, StageContext, StageResult, StageSpec
-from trl_r1.tasks import TASKS, DatasetSource, load_rows, load_task
+from trl_r1.tasks import DatasetSource, find_task, load_rows
 from trl_r1.training.arguments import EvaluationSettings, GradingArguments, ModelArguments
 
 SPEC = StageSpec(configs=(ModelArguments, EvaluationSettings), produces=("samples",))
@@ -55,13 +56,20 @@ def evaluate_model(
         for.
 
     Raises:
-        ValueError: where the settings name no data, or a task can't grade.
+        ValueError: where the settings name no data, a task can't grade, or servers are to have the
+            model.
     """
-    evaluator = Evaluator(_load_sampler(model_path, settings, fmt, model_args), settings, fmt)
+    if settings.engine == "server":
+        raise ValueError(
+            "evaluation: servers have one model, and a run scores many; use `engine: vllm` or "
+            "`transformers`, or a stage of its own with `stage: evaluation`"
+        )
     problems = load_problems(settings, fmt)
     rows: list[dict[str, Any]] = []
-    for index in range(num_shards(problems)):
-        rows.extend(evaluator.score_shard(problems, index))
+    with closing_sampler(_load_sampler(model_path, settings, fmt, model_args)) as sampler:
+        evaluator = Evaluator(sampler, settings, fmt)
+        for index in range(num_shards(problems)):
+            rows.extend(evaluator.score_shard(problems, index))
     return summarise(rows, len(problems), settings.num_samples)
 
 
@@ -177,10 +185,11 @@ def run(context: StageContext) -> StageResult:
     processes = current_processes()
     if missing := processes.share(shards.missing()):
         path = str(model_args.model_name_or_path)
-        evaluator = Evaluator(_load_sampler(path, settings, fmt, model_args), settings, fmt)
-        for index in missing:
-            shards.write(index, evaluator.score_shard(problems, index))
-            context.on_progress(index + 1, shards.num_shards, {})
+        with closing_sampler(_load_sampler(path, settings, fmt, model_args)) as sampler:
+            evaluator = Evaluator(sampler, settings, fmt)
+            for index in missing:
+                shards.write(index, evaluator.score_shard(problems, index))
+                context.on_progress(index + 1, shards.num_shards, {})
     processes.wait()
     if processes.is_main:
         shards.finish()
@@ -249,7 +258,8 @@ def last_number(text: str) -> str:
 
 def grader_of(task: str | None) -> str:
     """Reference of the grader of a task's rows; `math_answer` for rows of no known task."""
-    return load_task(task).grader if task in TASKS else "math_answer"
+    known = find_task(task)
+    return known.grader if known else "math_answer"
 
 
 def num_shards(problems: Sequence[Any]) -> int:
@@ -272,13 +282,8 @@ def _load_sampler(
     fmt: ReasoningFormat,
     model_args: ModelArguments,
 ) -> Sampler:
-    # Here, so that reading a recipe, which looks at this module's SPEC, loads no model code.
-    from trl_r1.sampling.transformers_sampler import TransformersSampler
-    from trl_r1.training.models import load_policy, load_tokenizer
-
-    tokenizer = load_tokenizer(model_path, model_args, fmt)
-    model, _ = load_policy(model_path, model_args, trainable=False)
-    return TransformersSampler(model, tokenizer, settings.batch_size)
+    engine = settings.engine_arguments()
+    return open_sampler(engine, model_path, model_args, fmt, settings.batch_size)
 
 
 def _preference_reward(model_path: str | None) -> Reward | None:

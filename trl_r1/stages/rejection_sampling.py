@@ -5,38 +5,46 @@ The paper's two uses: cold-start data from R1-Zero (section 2.3.1: correct, read
 the reasoning part of the mixed SFT set from the RL-1 model (section 2.3.3). Every sample is kept
 with its verdict in `samples/`, the accepted ones become rows of `dataset/`. Work is cut into shards
 of prompts that are written in one piece and have a seed each, so a killed run does only what is
-missing and ends with what an undisturbed one would have. Left out on purpose: generative judges,
-and rewriting by a model.
+missing and ends with what an undisturbed one would have. Servers may help, with a judge where rules
+can't grade and with a model that writes reasoning more readably. Left out on purpose: the engines,
+which are `trl_r1.sampling`'s.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from trl_r1.reasoning_format import ReasoningFormat, get_format
-from trl_r1.sampling import Sampler, derive_seed
+from trl_r1.sampling import RemoteSampler, Sample, Sampler, derive_seed
+from trl_r1.sampling.accepted import judged_schema, sample_figures, write_accepted
+from trl_r1.sampling.assistants import AssistantArguments
+from trl_r1.sampling.drawing import drawn_ahead
+from trl_r1.sampling.engines import EngineArguments, closing_sampler, open_sampler
+from trl_r1.sampling.filters import SampleFilters
 from trl_r1.sampling.grading import Reward, told_of_prefill
-from trl_r1.sampling.judging import KEPT, REASONS, Check, SampleFilters, SampleJudge
-from trl_r1.sampling.processes import Processes, current_processes
-from trl_r1.sampling.sample_rows import sample_row, sample_schema, text_type
-from trl_r1.sampling.shards import (
-    ShardFolder,
-    fingerprint,
-    partial_folder,
-    promote,
-    read_shards,
-    write_table,
+from trl_r1.sampling.judging import (
+    JUDGE,
+    KEPT,
+    AskModel,
+    Check,
+    Judgement,
+    SampleJudge,
+    is_reasoning,
 )
+from trl_r1.sampling.model_judge import question_of
+from trl_r1.sampling.processes import Processes, ShardQueue, current_processes
+from trl_r1.sampling.sample_rows import sample_row
+from trl_r1.sampling.shards import ShardFolder, fingerprint, waiting_claim
 from trl_r1.stages import RewardSpec, StageContext, StageResult, StageSpec
 from trl_r1.training.arguments import DatasetArguments, GradingArguments, ModelArguments
+
+if TYPE_CHECKING:
+    from trl_r1.sampling.tidying import Rewriter
 
 OnShard = Callable[[int, int, Mapping[str, float]], None]
 
@@ -68,7 +76,14 @@ class RejectionSamplingConfig(SampleFilters):
 
 
 SPEC = StageSpec(
-    configs=(ModelArguments, DatasetArguments, GradingArguments, RejectionSamplingConfig),
+    configs=(
+        ModelArguments,
+        DatasetArguments,
+        GradingArguments,
+        EngineArguments,
+        AssistantArguments,
+        RejectionSamplingConfig,
+    ),
     produces=("dataset", "samples"),
     uses_rewards=True,
 )
@@ -86,6 +101,9 @@ class RejectionSampler:
         config: how to draw and what to keep.
         source: value of the dataset's `source` column.
         grading: where and within what limits the rewards of `RewardSpec`s run.
+        ask_model: grades what no reward can, `ModelJudge` as a rule.
+        rewriter: writes the reasoning of kept samples anew.
+        record: plain data about the engine that the samples depend on.
 
     Raises:
         ValueError: for two rewards of one name.
@@ -99,8 +117,13 @@ class RejectionSampler:
         config: RejectionSamplingConfig | None = None,
         source: str = "rejection_sampling",
         grading: GradingArguments | None = None,
+        ask_model: AskModel | None = None,
+        rewriter: Rewriter | None = None,
+        record: Mapping[str, Any] | None = None,
     ) -> None:
         self.sampler = sampler
+        self.rewriter = rewriter
+        self.record = dict(record or {})
         self.config = config or RejectionSamplingConfig()
         self.source = source
         grading = grading or GradingArguments()
@@ -109,7 +132,9 @@ class RejectionSampler:
         if twice := sorted(name for name, count in counts.items() if count > 1):
             raise ValueError(f"several rewards are called {twice}; give each a `name` of its own")
         language = _language_reward(fmt) if self.config.language else None
-        self.judge = SampleJudge(fmt, self.checks, self.config, language, self.config.seed)
+        self.judge = SampleJudge(
+            fmt, self.checks, self.config, language, self.config.seed, ask_model
+        )
 
     def run(self, rows: Sequence[Mapping[str, Any]], output_dir: Path) -> dict[str, Any]:
         """Sample for all rows and store `samples/` and `dataset/` in `output_dir`.
@@ -140,19 +165,55 @@ class RejectionSampler:
         """Make this process's share of the shards of `samples/` that are missing."""
         unique = without_repeated_prompts(rows)
         shards = self._shards(unique, output_dir)
-        for index in (processes or Processes()).share(shards.missing()):
-            start = index * self.config.shard_size
-            judged = self._make_shard(index, unique[start : start + self.config.shard_size])
-            shards.write(index, judged)
-            if on_shard is not None:
-                on_shard(index + 1, shards.num_shards, _progress(judged))
+        remote = self.sampler if isinstance(self.sampler, RemoteSampler) else None
+        if remote is not None:
+            remote.keep_answers_in(shards.partial)
+        size = self.config.shard_size
 
-    def assemble(self, rows: Sequence[Mapping[str, Any]], output_dir: Path) -> dict[str, Any]:
-        """Complete `samples/`, write `dataset/` from it, and return the figures of `run`."""
+        def sample(index: int) -> list[list[Sample]]:
+            return self._sample(index, unique[index * size : (index + 1) * size])
+
+        queue = ShardQueue(shards, processes or Processes())
+        with drawn_ahead(queue, sample, remote) as drawn:
+            for index, samples in drawn:
+                rows_of_shard = unique[index * size : (index + 1) * size]
+                judged = self._judge(index, rows_of_shard, samples)
+                shards.write(index, judged)
+                if remote is not None:
+                    remote.forget_answers(self._seed(index))
+                if on_shard is not None:
+                    num_made = shards.num_shards - len(shards.missing())
+                    on_shard(num_made, shards.num_shards, _progress(judged))
+
+    def missing(
+        self, rows: Sequence[Mapping[str, Any]], output_dir: Path, processes: Processes
+    ) -> list[int]:
+        """The shards of a process's share that are still to be made."""
+        return processes.share(self._shards(without_repeated_prompts(rows), output_dir).missing())
+
+    def assemble(
+        self, rows: Sequence[Mapping[str, Any]], output_dir: Path, must_keep: bool = True
+    ) -> dict[str, Any]:
+        """Complete `samples/`, write `dataset/` from it, and return the figures of `run`.
+
+        Processes that share a folder may all call it; they take turns.
+
+        Args:
+            rows, output_dir: as in `run`.
+            must_keep: whether it is an error that nothing is kept; else there is no `dataset/`.
+        """
+        with waiting_claim(output_dir / ".assembling.lock"):
+            return self._assemble(rows, output_dir, must_keep)
+
+    def _assemble(
+        self, rows: Sequence[Mapping[str, Any]], output_dir: Path, must_keep: bool
+    ) -> dict[str, Any]:
         samples = output_dir / "samples"
         self._shards(without_repeated_prompts(rows), output_dir).finish()
         figures = sample_figures(samples)
         if not figures["kept"]:
+            if not must_keep:
+                return figures
             reasons = ", ".join(
                 f"{count} {reason}" for reason, count in figures["rejected"].items()
             )
@@ -161,7 +222,7 @@ class RejectionSampler:
                 "then draw more samples a prompt, or change the model or the filters"
             )
         if not (output_dir / "dataset").exists():
-            self._write_dataset(samples, output_dir / "dataset")
+            write_accepted(samples, output_dir / "dataset", self.source)
         return figures
 
     def _shards(self, rows: Sequence[Mapping[str, Any]], output_dir: Path) -> ShardFolder:
@@ -171,12 +232,19 @@ class RejectionSampler:
             "config": asdict(self.config),
             "rewards": [check.name for check in self.checks],
             "rows": fingerprint(rows),
+            **self.record,
         }
         num_shards = -(-len(rows) // self.config.shard_size)
-        schema = _samples_schema(rows[0]["prompt"], [check.name for check in self.checks])
+        names = [check.name for check in self.checks]
+        schema = judged_schema(
+            rows[0]["prompt"], [*names, JUDGE] if self.judge.ask_model else names
+        )
         return ShardFolder(output_dir / "samples", num_shards, schema, settings)
 
-    def _make_shard(self, index: int, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _seed(self, index: int) -> int:
+        return derive_seed(self.config.seed, index)
+
+    def _sample(self, index: int, rows: Sequence[Mapping[str, Any]]) -> list[list[Sample]]:
         config = self.config
         drawn = self.sampler.sample(
             [row["prompt"] for row in rows],
@@ -184,97 +252,98 @@ class RejectionSampler:
             temperature=config.temperature,
             top_p=config.top_p,
             max_new_tokens=config.max_new_tokens,
-            seed=derive_seed(config.seed, index),
+            seed=self._seed(index),
         )
         if len(drawn) != len(rows) or any(len(group) != config.num_samples for group in drawn):
             raise RuntimeError(
                 f"{type(self.sampler).__name__} did not return {config.num_samples} samples "
                 f"for each of {len(rows)} prompts"
             )
-        start = index * config.shard_size
+        return drawn
+
+    def _judge(
+        self, index: int, rows: Sequence[Mapping[str, Any]], drawn: Sequence[Sequence[Sample]]
+    ) -> list[dict[str, Any]]:
+        start = index * self.config.shard_size
+        judged = self.judge.judge(rows, drawn)
+        rewritten = self._rewrite(rows, drawn, judged, self._seed(index))
         return [
             {
                 **sample_row(row, start + offset, number, sample),
                 **{f"reward_{name}": score for name, score in judgement.scores.items()},
-                "target": judgement.target,
+                "target": rewritten.get((offset, number), judgement.target),
+                "is_rewritten": (offset, number) in rewritten,
                 "verdict": judgement.verdict,
             }
-            for offset, (row, group, judgements) in enumerate(
-                zip(rows, drawn, self.judge.judge(rows, drawn), strict=True)
-            )
+            for offset, (row, group, judgements) in enumerate(zip(rows, drawn, judged, strict=True))
             for number, (sample, judgement) in enumerate(zip(group, judgements, strict=True))
         ]
 
-    def _write_dataset(self, samples: Path, dataset: Path) -> None:
-        partial = partial_folder(dataset)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        schema: pa.Schema | None = None
-        for path, rows in read_shards(samples):
-            kept = [self._dataset_row(row) for row in rows if row["verdict"] == KEPT]
-            if not kept:
-                continue
-            schema = schema or _dataset_schema(kept[0]["prompt"])
-            write_table(partial / path.name, kept, schema)
-        promote(partial, dataset)
-
-    def _dataset_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        is_chat = not isinstance(row["prompt"], str)
-        message = [{"role": "assistant", "content": row["target"]}]
-        completion = message if is_chat else row["target"]
-        carried = {key: row[key] for key in ("prompt", "solution", "task")}
-        return {**carried, "completion": completion, "source": self.source}
+    def _rewrite(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        drawn: Sequence[Sequence[Sample]],
+        judged: Sequence[Sequence[Judgement]],
+        seed: int,
+    ) -> dict[tuple[int, int], str]:
+        """New targets of kept samples, by row and number, where they pass what the old ones did."""
+        if self.rewriter is None:
+            return {}
+        places = [
+            (p, n)
+            for p, group in enumerate(judged)
+            for n, judgement in enumerate(group)
+            if judgement.verdict == KEPT and is_reasoning(rows[p].get("task"))
+        ]
+        targets = self.rewriter.rewrite(
+            [question_of(rows[p]["prompt"]) for p, _ in places],
+            [judged[p][n].target for p, n in places],
+            self.judge.fmt,
+            seed,
+        )
+        tried = [(place, t) for place, t in zip(places, targets, strict=True) if t is not None]
+        samples = [replace(drawn[p][n], text=target) for (p, n), target in tried]
+        passed = self.judge.passes_again([rows[p] for (p, _), _ in tried], samples)
+        return {place: t for (place, t), is_good in zip(tried, passed, strict=True) if is_good}
 
 
 def run(context: StageContext) -> StageResult:
     """The stage: sample for the rows of `datasets` with the model, judge with `rewards`."""
-    from trl_r1.sampling.transformers_sampler import TransformersSampler
     from trl_r1.training.data import load_mixture
-    from trl_r1.training.models import load_policy, load_tokenizer
 
     samples, dataset = context.output_dir / "samples", context.output_dir / "dataset"
     if samples.exists() and dataset.exists():
         return StageResult(details=sample_figures(samples))
     model_args = context.config(ModelArguments)
     config = context.config(RejectionSamplingConfig)
+    engine, assistants = context.config(EngineArguments), context.config(AssistantArguments)
     fmt = get_format(model_args.reasoning_format)
     rows = load_mixture(context.config(DatasetArguments).sources(), fmt, config.seed)
     path = str(model_args.model_name_or_path)
-    tokenizer = load_tokenizer(path, model_args, fmt)
-    model, _ = load_policy(path, model_args, trainable=False)
-    engine = TransformersSampler(model, tokenizer, config.batch_size)
-    grading = context.config(GradingArguments)
-    sampler = RejectionSampler(engine, fmt, context.rewards, config, context.name, grading)
-    processes = current_processes()
-    on_shard = context.on_progress if processes.is_main else None
-    sampler.draw(rows, context.output_dir, processes, on_shard)
+    with (
+        # Before a model is loaded, which takes longer than to find that a server is away.
+        assistants.open(fmt) as (judge, rewriter),
+        closing_sampler(open_sampler(engine, path, model_args, fmt, config.batch_size)) as source,
+    ):
+        sampler = RejectionSampler(
+            source,
+            fmt,
+            context.rewards,
+            config,
+            context.name,
+            context.config(GradingArguments),
+            judge,
+            rewriter,
+            {**engine.record(), **assistants.record()},
+        )
+        processes = current_processes()
+        on_shard = context.on_progress if processes.is_main else None
+        sampler.draw(rows, context.output_dir, processes, on_shard)
     processes.wait()
     if processes.is_main:
         sampler.assemble(rows, context.output_dir)
     processes.wait()
     return StageResult(details=sample_figures(samples))
-
-
-def sample_figures(samples: Path) -> dict[str, Any]:
-    """Figures of a finished `samples/`, as `RejectionSampler.run` returns them."""
-    verdicts: Counter[str] = Counter()
-    prompts: set[int] = set()
-    tokens = kept_tokens = 0
-    for _, rows in read_shards(samples, ("prompt_index", "num_tokens", "verdict")):
-        verdicts.update(row["verdict"] for row in rows)
-        prompts.update(row["prompt_index"] for row in rows)
-        tokens += sum(row["num_tokens"] for row in rows)
-        kept_tokens += sum(row["num_tokens"] for row in rows if row["verdict"] == KEPT)
-    total = sum(verdicts.values())
-    kept = verdicts[KEPT]
-    return {
-        "prompts": len(prompts),
-        "samples": total,
-        "kept": kept,
-        "rejected": {reason: verdicts[reason] for reason in REASONS if verdicts[reason]},
-        "mean_length": tokens / total if total else 0.0,
-        "mean_length_kept": kept_tokens / kept if kept else 0.0,
-    }
 
 
 def without_repeated_prompts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -300,16 +369,6 @@ def _language_reward(fmt: ReasoningFormat) -> Reward:
     from trl_r1.verification.loading import load_reward
 
     return told_of_prefill(load_reward("language_consistency"), fmt.is_prefilled)
-
-
-def _samples_schema(prompt: Any, rewards: Sequence[str]) -> pa.Schema:
-    scores = [(f"reward_{name}", pa.float64()) for name in rewards]
-    return sample_schema(prompt, [*scores, ("target", pa.string()), ("verdict", pa.string())])
-
-
-def _dataset_schema(prompt: Any) -> pa.Schema:
-    texts = [(name, text_type(prompt)) for name in ("prompt", "completion")]
-    return pa.schema([*texts, *((name, pa.string()) for name in ("solution", "task", "source"))])
 
 
 def _progress(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

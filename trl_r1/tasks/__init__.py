@@ -4,8 +4,9 @@ A row has `prompt` (a list of messages), `solution` (the gold answer, a string) 
 task's name, by which rewards route). Rows for SFT also have `completion` (a list of one assistant
 message). Preference pairs have `prompt`, `chosen` and `rejected`, each a list of messages.
 
-A task is a module of this package that defines `TASK`; it is imported on demand and imports nothing
-heavy.
+A task that makes its rows is a module of this package that defines `TASK`. Known sets of problems
+are declarations in `known_sets`, and a user's own is a YAML file of the same fields (`task_file`).
+All are imported on demand and import nothing heavy.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from trl_r1.tasks.sources import read_source
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -26,11 +29,37 @@ TASKS: dict[str, str] = {
     "small_talk": "trl_r1.tasks.small_talk",
     "small_talk_preferences": "trl_r1.tasks.small_talk_preferences",
     "word_problems": "trl_r1.tasks.word_problems",
-    "gsm8k": "trl_r1.tasks.gsm8k",
     "reasoning_gym": "trl_r1.tasks.gym",
     "general_chat": "trl_r1.tasks.general_chat",
     "general_chat_preferences": "trl_r1.tasks.general_chat_preferences",
+    # Mathematics.
+    "gsm8k": "trl_r1.tasks.gsm8k",
+    "math": "trl_r1.tasks.known_sets:MATH",
+    "math_500": "trl_r1.tasks.known_sets:MATH_500",
+    "aime_2024": "trl_r1.tasks.known_sets:AIME_2024",
+    "aime_2025": "trl_r1.tasks.known_sets:AIME_2025",
+    "dapo_math": "trl_r1.tasks.known_sets:DAPO_MATH",
+    "deepscaler": "trl_r1.tasks.known_sets:DEEPSCALER",
+    "openr1_math": "trl_r1.tasks.known_sets:OPENR1_MATH",
+    "numina_math": "trl_r1.tasks.known_sets:NUMINA_MATH",
+    "numina_math_1_5": "trl_r1.tasks.known_sets:NUMINA_MATH_1_5",
+    # Code.
+    "human_eval": "trl_r1.tasks.known_sets:HUMAN_EVAL",
+    "mbpp": "trl_r1.tasks.known_sets:MBPP",
+    "apps": "trl_r1.tasks.known_sets:APPS",
+    "live_code_bench": "trl_r1.tasks.known_sets:LIVE_CODE_BENCH",
+    # Multiple choice.
+    "mmlu": "trl_r1.tasks.known_sets:MMLU",
+    "mmlu_pro": "trl_r1.tasks.known_sets:MMLU_PRO",
+    "gpqa_diamond": "trl_r1.tasks.known_sets:GPQA_DIAMOND",
+    "arc_challenge": "trl_r1.tasks.known_sets:ARC_CHALLENGE",
+    # Instructions and chat.
+    "ifeval": "trl_r1.tasks.known_sets:IFEVAL",
+    "smoltalk": "trl_r1.tasks.known_sets:SMOLTALK",
 }
+
+# Tasks of YAML files that this process has read, by name.
+_from_files: dict[str, Task] = {}
 
 
 @dataclass(frozen=True)
@@ -38,10 +67,10 @@ class DatasetSource:
     """Where rows come from: one entry of a recipe's `datasets:`.
 
     Attributes:
-        dataset_name: `@stage`, a Hub id, a local data file or a folder; None for a task that makes
-            its own rows.
-        task: name in `TASKS`; turns source rows into the columns above. None where the rows have
-            them already.
+        dataset_name: `@stage`, a Hub id (`owner/name`, or `owner/name:config`), a local data file
+            or a folder; None for a task that makes its own rows or has a source of its own.
+        task: name in `TASKS`, or a YAML file that declares one; turns source rows into the columns
+            above. None where the rows have them already.
         split: split of the source.
         num_rows: rows taken, after a shuffle by `seed`; None for all. Required by tasks that make
             rows.
@@ -49,6 +78,13 @@ class DatasetSource:
         args: keyword arguments of the task.
         share: part of the mixture, 0..1; None for as many rows as the source has.
         from_step: optimizer step from which RL draws from it.
+        pass_rates: samples that say how hard prompts are: `@zero/rollouts`, `@data/samples`, a
+            file, a folder or a Hub id; see `trl_r1.data.difficulty`.
+        pass_rate_column: the reward, score or rate in them; found where it is None.
+        min_pass_rate: lowest pass rate of a row, 0 to 1; with a limit, rows without one are left
+            out.
+        max_pass_rate: highest pass rate of a row.
+        order: how RL goes through the rows: at random, or by pass rate.
     """
 
     dataset_name: str | None = None
@@ -59,6 +95,11 @@ class DatasetSource:
     args: Mapping[str, Any] = field(default_factory=dict)
     share: float | None = None
     from_step: int = 0
+    pass_rates: str | None = None
+    pass_rate_column: str | None = None
+    min_pass_rate: float | None = None
+    max_pass_rate: float | None = None
+    order: Literal["random", "easiest_first", "hardest_first"] = "random"
 
 
 @dataclass(frozen=True)
@@ -89,61 +130,80 @@ class Task:
     arguments: tuple[str, ...] = ()
 
 
-def load_task(name: str) -> Task:
-    """The task of that name.
+def load_task(name: str, folder: Path | None = None) -> Task:
+    """The task of that name, or of that YAML file.
+
+    Args:
+        name: a name in `TASKS`, the name of a task whose file was read, or a path.
+        folder: where a relative path starts; the working directory by default.
 
     Raises:
-        ValueError: for an unknown name, with the known ones.
+        ValueError: for an unknown name, with the known ones, and a file that declares no task.
     """
-    if name not in TASKS:
+    task = find_task(name, folder)
+    if task is None:
         raise ValueError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
-    task: Task = importlib.import_module(TASKS[name]).TASK
     return task
 
 
-def read_source(source: DatasetSource, default: str | None = None) -> Dataset:
-    """The rows of `source.dataset_name` (or `default`) as they are: a data file, a folder or a Hub
-    id.
+def find_task(name: str | None, folder: Path | None = None) -> Task | None:
+    """The task of that name or YAML file; None where no task has the name.
 
     Raises:
-        ValueError: where there is neither, or the source can't be read; it says which.
+        ValueError: a file that can't be read, or declares no task.
     """
-    from datasets import load_dataset
+    if name is None:
+        return None
+    if is_task_file(name):
+        from trl_r1.tasks.task_file import read_task_file
 
-    name = source.dataset_name or default
-    if not name:
-        raise ValueError("dataset_name is missing")
-    path = Path(name).expanduser()
-    if path.is_file():
-        loader = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}.get(
-            path.suffix
-        )
-        if loader is None:
-            raise ValueError(
-                f"{path}: can't read {path.suffix!r} files; use .jsonl, .json, .parquet or .csv"
-            )
-        if _is_blank(path):
-            raise ValueError(f"{path} is empty")
-        return load_dataset(loader, data_files={source.split: str(path)}, split=source.split)
-    return load_dataset(str(path) if path.is_dir() else name, split=source.split)
+        path = Path(name).expanduser()
+        task = read_task_file(folder / path if folder and (folder / path).exists() else path)
+        _from_files[task.name] = task
+        return task
+    if name not in TASKS:
+        return _from_files.get(name)
+    module, _, attribute = TASKS[name].partition(":")
+    found: Task = getattr(importlib.import_module(module), attribute or "TASK")
+    return found
 
 
-def _is_blank(path: Path) -> bool:
-    with path.open("rb") as file:
-        return all(not chunk.strip() for chunk in iter(lambda: file.read(1 << 16), b""))
+def is_task_file(name: str | None) -> bool:
+    """Whether a source's `task` is a file."""
+    return name is not None and name.endswith((".yaml", ".yml"))
 
 
 def load_rows(source: DatasetSource, fmt: ReasoningFormat) -> Dataset:
-    """The rows of a source, through its task where it names one.
+    """The rows of a source, through its task where it names one, within its pass rates.
 
     Args:
         source: where from, and how many.
         fmt: response format of reasoning prompts and targets.
 
     Raises:
-        ValueError: for an unknown task or a source that can't be read.
+        ValueError: for an unknown task, a source that can't be read, or no row within the pass
+            rates.
     """
     rows = load_task(source.task).rows(source, fmt) if source.task else read_source(source)
+    if source.pass_rates is not None:
+        rows = _within_pass_rates(rows, source)
+    elif source.order != "random" or (source.min_pass_rate, source.max_pass_rate) != (None, None):
+        raise ValueError("min_pass_rate, max_pass_rate and order need pass_rates: samples to judge")
     if source.num_rows is not None and source.num_rows < len(rows):
         rows = rows.shuffle(seed=source.seed).select(range(source.num_rows))
+        if source.order != "random":
+            rows = rows.sort("pass_rate", reverse=source.order == "easiest_first")
     return rows
+
+
+def _within_pass_rates(rows: Dataset, source: DatasetSource) -> Dataset:
+    from trl_r1.data.difficulty import filter_by_pass_rate, pass_rates
+
+    samples = read_source(DatasetSource(dataset_name=source.pass_rates))
+    try:
+        rates = pass_rates(samples, source.pass_rate_column)
+    except ValueError as error:
+        raise ValueError(f"pass_rates: {source.pass_rates}: {error}") from error
+    return filter_by_pass_rate(
+        rows, rates, source.min_pass_rate, source.max_pass_rate, source.order
+    )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from trl import ModelConfig
 
+from trl_r1.sampling.engines import Engine, EngineArguments
 from trl_r1.tasks import DatasetSource
 
 
@@ -123,6 +124,8 @@ class EvaluationSettings:
             `preference`).
         extraction: `strict` grades the answer where the format has it; `lenient` the last number of
             a reasoning response, so that accuracy can be told from format.
+        engine: what generates; `server` in the stage `evaluation` alone.
+        servers, served_name, vllm_options: of the engine, as in `EngineArguments`.
     """
 
     datasets: list[dict[str, Any]] = field(default_factory=list)
@@ -135,3 +138,19 @@ class EvaluationSettings:
     seed: int = 0
     preference_model: str | None = None
     extraction: Literal["strict", "lenient"] = "strict"
+    engine: Engine = "transformers"
+    servers: list[str] = field(default_factory=list)
+    served_name: str | None = None
+    vllm_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.engine_arguments()
+
+    def engine_arguments(self) -> EngineArguments:
+        """The keys of the engine. Raises ValueError for what does not go together."""
+        return EngineArguments(
+            self.engine,
+            servers=self.servers,
+            served_name=self.served_name,
+            vllm_options=self.vllm_options,
+        )

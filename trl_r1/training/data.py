@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset, Features, concatenate_datasets
 
 from trl_r1.reasoning_format import ReasoningFormat
 from trl_r1.tasks import DatasetSource, load_rows
@@ -38,37 +38,71 @@ def load_mixture(sources: Sequence[DatasetSource], fmt: ReasoningFormat, seed: i
         ValueError: no source, no rows, or shares that don't add up.
     """
     tables = _load_all(sources, fmt)
-    counts = _mixture_counts([len(table) for table in tables], [s.share for s in sources])
+    counts = mixture_counts([len(table) for table in tables], [s.share for s in sources])
     parts = []
     for source, table, count in zip(sources, tables, counts, strict=True):
         if count > len(table):
             name = source.dataset_name or source.task
             _logger.warning("%s has %d rows and gives %d: some twice", name, len(table), count)
         parts.append(table.select([i % len(table) for i in range(count)]))
-    mixture: Dataset = concatenate_datasets(_with_same_columns(parts)).shuffle(seed=seed)
+    mixture: Dataset = concatenate_datasets(with_same_columns(parts)).shuffle(seed=seed)
     return mixture
 
 
 def _load_all(sources: Sequence[DatasetSource], fmt: ReasoningFormat) -> list[Dataset]:
     if not sources:
         raise ValueError("datasets: at least one source is needed")
-    tables = [load_rows(source, fmt) for source in sources]
+    tables = [split_messages(load_rows(source, fmt)) for source in sources]
     for source, table in zip(sources, tables, strict=True):
         if not len(table):
             raise ValueError(f"datasets: {source.dataset_name or source.task} has no rows")
     return tables
 
 
-def _mixture_counts(sizes: Sequence[int], shares: Sequence[float | None]) -> list[int]:
-    """Rows to take of each source."""
+def split_messages(rows: Dataset) -> Dataset:
+    """Rows of whole conversations (`messages`) as `prompt` and `completion`, its last turn; other
+    rows as they are."""
+    if "messages" not in rows.column_names or "prompt" in rows.column_names:
+        return rows
+    turns = rows.features["messages"]
+    features = {**rows.features, "prompt": turns, "completion": turns}
+    del features["messages"]
+    return rows.map(
+        lambda messages: {"prompt": messages[:-1], "completion": messages[-1:]},
+        input_columns=["messages"],
+        remove_columns=["messages"],
+        features=Features(features),
+        load_from_cache_file=False,
+    )
+
+
+def mixture_counts(
+    sizes: Sequence[int], shares: Sequence[float | None], total: int | None = None
+) -> list[int]:
+    """Rows to take of each source.
+
+    Args:
+        sizes: rows that each has.
+        shares: of the whole; None for all of its rows, or for what is left of `total` by size.
+        total: rows of the mixture; None as `load_mixture` says.
+
+    Raises:
+        ValueError: shares that don't add up.
+    """
     shared = _check_shares(shares)
     free = sum(size for size, share in zip(sizes, shares, strict=True) if share is None)
+    if total is not None:
+        parts = [
+            total * (share if share is not None else (1 - shared) * size / free)
+            for size, share in zip(sizes, shares, strict=True)
+        ]
+        return [int(count) for count in _whole_numbers(np.array(parts), total)]
     if free:
-        total = free / (1 - shared)
+        whole = free / (1 - shared)
     else:
-        total = min(size / share for size, share in zip(sizes, shares, strict=True) if share)
+        whole = min(size / share for size, share in zip(sizes, shares, strict=True) if share)
     return [
-        size if share is None else max(1, round(total * share))
+        size if share is None else max(1, round(whole * share))
         for size, share in zip(sizes, shares, strict=True)
     ]
 
@@ -90,7 +124,7 @@ def _check_shares(shares: Sequence[float | None]) -> float:
     return shared
 
 
-def _with_same_columns(tables: Sequence[Dataset]) -> list[Dataset]:
+def with_same_columns(tables: Sequence[Dataset]) -> list[Dataset]:
     """The tables with every column of any of them, None where a table lacks it."""
     features: dict[str, Any] = {}
     for table in tables:
@@ -156,7 +190,8 @@ def schedule_prompts(
 
     Each batch of completions draws from the sources that have begun by its optimizer step, by
     their shares; those without a share divide what is left by their sizes. A source is gone
-    through in random order, and again in another order when it is used up.
+    through in random order, and again in another order when it is used up; one that is ordered by
+    pass rate in that order, each time.
 
     Args:
         sources: at least one; `from_step` says when a source begins.
@@ -179,7 +214,10 @@ def schedule_prompts(
     if max_steps <= 0:
         max_steps = plan.steps_for(math.ceil(num_epochs * sum(sizes)))
     starts = np.cumsum([0, *sizes[:-1]])
-    streams = [_Endless(n, np.random.default_rng([seed, i])) for i, n in enumerate(sizes)]
+    streams = [
+        _Endless(n, np.random.default_rng([seed, i]), source.order == "random")
+        for i, (n, source) in enumerate(zip(sizes, sources, strict=True))
+    ]
     order_rng = np.random.default_rng([seed, len(sizes)])
     owed = np.zeros(len(sizes))
     chunks = []
@@ -190,7 +228,7 @@ def schedule_prompts(
         owed = owed - counts
         chunk = [starts[i] + streams[i].take(n) for i, n in enumerate(counts) if n]
         chunks.append(order_rng.permutation(np.concatenate(chunk)))
-    rows: Dataset = concatenate_datasets(_with_same_columns(tables)).select(np.concatenate(chunks))
+    rows: Dataset = concatenate_datasets(with_same_columns(tables)).select(np.concatenate(chunks))
     return rows, max_steps
 
 
@@ -217,14 +255,17 @@ def _whole_numbers(owed: _Array, total: int) -> _Array:
 
 
 class _Endless:
-    """The numbers 0..size-1 in random order, again and again."""
+    """The numbers 0..size-1 in random order, or as they are, again and again."""
 
-    def __init__(self, size: int, rng: np.random.Generator) -> None:
-        self.size, self.rng = size, rng
-        self.left = rng.permutation(size)
+    def __init__(self, size: int, rng: np.random.Generator, is_shuffled: bool) -> None:
+        self.size, self.rng, self.is_shuffled = size, rng, is_shuffled
+        self.left = self._round()
+
+    def _round(self) -> _Array:
+        return self.rng.permutation(self.size) if self.is_shuffled else np.arange(self.size)
 
     def take(self, count: int) -> _Array:
         while len(self.left) < count:
-            self.left = np.concatenate([self.left, self.rng.permutation(self.size)])
+            self.left = np.concatenate([self.left, self._round()])
         taken, self.left = self.left[:count], self.left[count:]
         return taken

@@ -1,0 +1,160 @@
+"""Started by a test: kills a sampling job again and again, then lets it end.
+
+A process of its own that imports everything (and loads the model) once and forks a child a life,
+since importing takes far longer than the job. `python sampling_kill_driver.py ENGINE FOLDER SOURCE`
+leaves `FOLDER/calm` (undisturbed) and `FOLDER/killed`, and prints a JSON line. SOURCE is a model
+folder, or the address of a server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trl_r1.reasoning_format import get_format
+from trl_r1.sampling import Sample, Sampler, derive_seed
+from trl_r1.stages.rejection_sampling import RejectionSampler, RejectionSamplingConfig
+
+NUM_KILLS = 20
+SHARD_SIZE = 2
+NUM_SHARDS = 70
+NUM_SAMPLES = 3
+
+
+def rows() -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt": [{"role": "user", "content": f"number {i}?"}],
+            "solution": str(i % 7),
+            "task": "numbers",
+        }
+        for i in range(NUM_SHARDS * SHARD_SIZE)
+    ]
+
+
+class Seeded:
+    """Samples that depend on prompt, index and seed alone; slow enough to be killed."""
+
+    def sample(
+        self, prompts: Sequence[Any], num_samples: int, *, seed: int, **_: Any
+    ) -> list[list[Sample]]:
+        time.sleep(0.02)
+        numbers = [[derive_seed(seed, str(p), i) % 7 for i in range(num_samples)] for p in prompts]
+        return [[Sample(f"I see {n}", [n], False) for n in group] for group in numbers]
+
+
+class Counted:
+    """A sampler that notes each call in a file before it samples."""
+
+    def __init__(self, sampler: Sampler, journal: Path) -> None:
+        self.sampler, self.journal = sampler, journal
+
+    def sample(self, *args: Any, **kwargs: Any) -> list[list[Sample]]:
+        with self.journal.open("a") as file:
+            file.write(f"{kwargs['seed']}\n")
+        return self.sampler.sample(*args, **kwargs)
+
+
+def prepare(engine: str, source: str) -> Any:
+    """What is worth making once, before the first fork."""
+    if engine == "seeded":
+        return Seeded()
+    if engine == "server":
+        return source
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    if engine == "vllm":
+        from trl_r1.sampling.vllm_sampler import VllmSampler
+
+        options = {"dtype": "float32", "max_model_len": 512, "enforce_eager": True}
+        return VllmSampler.from_pretrained(source, tokenizer, options)
+    from trl_r1.sampling.transformers_sampler import TransformersSampler
+
+    return TransformersSampler(AutoModelForCausalLM.from_pretrained(source), tokenizer, 6)
+
+
+def job(engine: str, prepared: Any, folder: Path) -> None:
+    """One life of the job: it goes on where the last one was killed."""
+    if engine == "server":
+        from trl_r1.sampling.server_address import ServerAddress
+        from trl_r1.sampling.server_pool import PoolSettings
+        from trl_r1.sampling.server_sampler import ServerSampler
+
+        settings = PoolSettings(concurrency=2)
+        sampler: Any = ServerSampler([ServerAddress.parse(prepared)], None, settings)
+    else:
+        sampler = Counted(prepared, folder.with_suffix(".calls"))
+    config = RejectionSamplingConfig(
+        num_samples=NUM_SAMPLES,
+        max_new_tokens=8,
+        shard_size=SHARD_SIZE,
+        seed=3,
+        language=None,
+        require_format=False,
+        reject_repetition=False,
+        policy="random",
+        keep_per_prompt=2,
+    )
+    made = RejectionSampler(sampler, get_format("zero_bare"), [], config)
+    made.draw(rows(), folder)
+    with suppress(ValueError):  # a random model says nothing that is kept
+        made.assemble(rows(), folder)
+
+
+def live(engine: str, prepared: Any, folder: Path) -> int:
+    """Fork a child that does the job; returns its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        job(engine, prepared, folder)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def num_shards(folder: Path) -> int:
+    return len(list(folder.rglob("*.parquet")))
+
+
+def drive(engine: str, folder: Path, source: str) -> dict[str, Any]:
+    draw = random.Random(0)
+    prepared = prepare(engine, source)
+    (folder / "killed").mkdir(parents=True)
+    (folder / "calm").mkdir()
+    num_killed = 0
+    for _ in range(NUM_KILLS):
+        # After none to two more shards, and then at any moment.
+        wanted = num_shards(folder / "killed") + draw.choice((0, 1, 1, 2))
+        pid = live(engine, prepared, folder / "killed")
+        while num_shards(folder / "killed") < wanted and os.waitpid(pid, os.WNOHANG)[0] == 0:
+            time.sleep(0.002)
+        time.sleep(draw.uniform(0.0, 0.1))
+        os.kill(pid, signal.SIGKILL)
+        num_killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    made_before = num_shards(folder / "killed")
+    statuses = []
+    for name in ("killed", "calm"):
+        statuses.append(os.waitpid(live(engine, prepared, folder / name), 0)[1])
+    calls = folder / "killed.calls"
+    num_calls = len(calls.read_text().split()) if calls.exists() else None
+    return {
+        "num_killed": num_killed,
+        "made_before": made_before,
+        "statuses": statuses,
+        "num_calls": num_calls,
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(drive(sys.argv[1], Path(sys.argv[2]), sys.argv[3])) + "\n")

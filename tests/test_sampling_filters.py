@@ -1,0 +1,139 @@
+"""The filters against 100 traces labelled by hand, and the policies that choose among samples."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trl_r1.reasoning_format import get_format
+from trl_r1.sampling import Sample
+from trl_r1.sampling.filters import SampleFilters
+from trl_r1.sampling.judging import KEPT, REASONS, Check, SampleJudge
+from trl_r1.sampling.readability import has_code_block, is_repetitive, longest_paragraph
+from trl_r1.sampling.selection import rank_samples
+from trl_r1.sampling.tidying import tidy
+from trl_r1.verification.loading import load_reward
+
+TRACES = Path(__file__).with_name("labelled_traces.jsonl")
+FAULTS = (
+    "truncated",
+    "malformed",
+    "repetitive",
+    "long_paragraph",
+    "code_block",
+    "mixed_language",
+)
+SWITCHES: dict[str, dict[str, Any]] = {
+    "malformed": {"require_format": False},
+    "repetitive": {"reject_repetition": False},
+    "long_paragraph": {"max_paragraph_words": None},
+    "code_block": {"reject_code": False},
+    "mixed_language": {"language": None},
+}
+
+
+def traces() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in TRACES.read_text(encoding="utf-8").splitlines()]
+
+
+def verdict(trace: dict[str, Any], fault: str | None = None) -> str:
+    """The verdict with all filters, or with that of one fault alone."""
+    off = [] if fault is None else [name for name in SWITCHES if name != fault]
+    filters = SampleFilters(**{k: v for name in off for k, v in SWITCHES[name].items()})
+    language = load_reward("language_consistency")
+    judge = SampleJudge(get_format(trace["format"]), [], filters, language)
+    row = {"prompt": "?", "language": trace["language"]}
+    if trace["has_tests"]:
+        row["tests"] = ["f() == 1"]
+    is_truncated = trace["is_truncated"] and fault in (None, "truncated")
+    (judgement,) = judge.judge([row], [[Sample(trace["text"], [1], is_truncated)]])[0]
+    return judgement.verdict
+
+
+def test_there_are_a_hundred_traces_with_every_fault_and_many_languages() -> None:
+    counts = Counter(fault for trace in traces() for fault in trace["faults"])
+    assert len(traces()) == 100
+    assert set(counts) == set(FAULTS)
+    assert sum(not trace["faults"] for trace in traces()) >= 35
+    assert len({trace["language"] for trace in traces()}) >= 9
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_filter_finds_its_fault_and_nothing_else(fault: str) -> None:
+    found = {t["id"] for t in traces() if verdict(t, fault) == fault}
+    labelled = {t["id"] for t in traces() if fault in t["faults"]}
+    assert len(found & labelled) / len(found) >= 0.95, f"wrongly found: {found - labelled}"
+    assert len(found & labelled) / len(labelled) >= 0.95, f"missed: {labelled - found}"
+
+
+def test_all_filters_together_keep_the_clean_traces_and_name_a_fault_of_the_others() -> None:
+    wrong = [
+        (trace["id"], verdict(trace), trace["faults"])
+        for trace in traces()
+        if verdict(trace) not in (trace["faults"] or [KEPT])
+    ]
+    assert len(wrong) <= 5, wrong
+    assert set(FAULTS) <= set(REASONS)
+
+
+def test_mathematics_and_lists_are_no_programs() -> None:
+    for text in (
+        "x = 3\ny = 4\nz = x + y;\n",
+        "for every x in S: it holds\nwhile x > 0: too",
+        "- import duties are 3%\n- print runs of 5",
+        "  indented prose\n  goes on like this\n  for a while",
+        "f(x) = g(2)\nreturn to the start.",
+    ):
+        assert not has_code_block(text), text
+    assert has_code_block("import math\n\nprint(math.pi)\nso 3")
+
+
+def test_scripts_without_spaces_count_by_their_characters() -> None:
+    assert longest_paragraph("一二三四五六") == 4
+    assert longest_paragraph("one two 三四五") == 4
+    assert is_repetitive("我们再检查一遍这个答案是不是对的" * 6)
+    assert not is_repetitive("面积等于长乘以宽。" * 1 + "周长等于长加宽乘以二。")
+
+
+def ranked(policy: Any, targets: list[str], **kwargs: Any) -> list[int]:
+    scores = kwargs.pop("scores", [{}] * len(targets))
+    return rank_samples(policy, targets, scores, "prompt", **kwargs)
+
+
+def test_the_diverse_policy_takes_the_least_alike_first() -> None:
+    targets = [
+        "add two and three to get five",
+        "add two and three to get five now",
+        "count on from two: three, four, five",
+        "add two and three to get five then",
+    ]
+    assert ranked("diverse", targets)[:2] == [0, 2]
+    assert sorted(ranked("diverse", targets)) == [0, 1, 2, 3]
+    assert ranked("diverse", []) == []
+    assert ranked("diverse", ["", "a", "a"]) == [0, 1, 2]
+
+
+def test_the_best_of_a_reward_is_kept_first() -> None:
+    scores = [{"a": 1.0, "b": 0.1}, {"a": 1.0, "b": None}, {"a": 0.5, "b": 0.9}]
+    assert ranked("best_reward", ["x", "y", "z"], scores=scores, best_by="b") == [2, 0, 1]
+    assert ranked("best_reward", ["x", "y", "z"], scores=scores) == [2, 0, 1]
+
+
+def test_a_reward_to_go_by_has_to_be_there() -> None:
+    filters = SampleFilters(policy="best_reward", best_by="other")
+    with pytest.raises(ValueError, match=r"best_by is 'other'; the rewards are \['mine'\]"):
+        SampleJudge(get_format("r1"), [Check("mine", lambda **_: [])], filters)
+    with pytest.raises(ValueError, match="best_by is for `policy: best_reward`"):
+        SampleFilters(best_by="mine")
+
+
+def test_tidying_changes_no_word() -> None:
+    text = "\ufeffOne\u200b two  \r\n\r\n\r\n\r\n    indented\x07 line\t \n- e\u0301nd"
+    assert tidy(text) == "One two\n\n    indented line\n- \u00e9nd"
+    assert tidy("नमस्\u200dते می\u200cروم") == "नमस्\u200dते می\u200cروم"
+    for trace in traces():
+        assert tidy(tidy(trace["text"])) == tidy(trace["text"])

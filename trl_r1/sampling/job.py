@@ -1,0 +1,287 @@
+"""A sampling job of the command line: its mistakes before any model is loaded, its run, its
+figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow.parquet as pq
+
+from trl_r1.pipeline.references import find_path, looks_like_path
+from trl_r1.reasoning_format import ReasoningFormat, get_format
+from trl_r1.sampling.assistants import AssistantArguments
+from trl_r1.sampling.engines import EngineArguments, closing_sampler, open_sampler, open_servers
+from trl_r1.sampling.processes import Processes, parse_share
+from trl_r1.sampling.server_address import is_server
+from trl_r1.sampling.shards import write_atomically
+from trl_r1.stages import RewardSpec
+from trl_r1.stages.rejection_sampling import (
+    RejectionSampler,
+    RejectionSamplingConfig,
+    without_repeated_prompts,
+)
+from trl_r1.tasks import DatasetSource, find_task, load_rows
+from trl_r1.training.arguments import GradingArguments, ModelArguments
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be sampled, from what, and where it goes; see the command's options."""
+
+    model: str | None
+    engine: EngineArguments
+    model_args: ModelArguments
+    fmt: ReasoningFormat
+    rows: list[dict[str, Any]]
+    rewards: tuple[RewardSpec, ...]
+    assistants: AssistantArguments
+    config: RejectionSamplingConfig
+    processes: Processes
+    output: Path
+
+    def headline(self) -> str:
+        """What is about to happen, in a line."""
+        source = self.model if self.engine.engine != "server" else ", ".join(self.engine.servers)
+        rewards = ", ".join(spec.use for spec in self.rewards) or "no reward"
+        return (
+            f"{len(self.rows)} prompts x {self.config.num_samples} samples of {source} "
+            f"({self.engine.engine}), graded by {rewards}"
+        )
+
+    def run(self, progress: Progress) -> dict[str, Any] | None:
+        """Sample what is missing of this part; the figures, or None where other parts are missing.
+
+        Raises:
+            ServerError: servers do not answer, or refuse.
+            ValueError: settings that do not go with what is there.
+        """
+        started = time.monotonic()
+        with self.assistants.open(self.fmt) as (judge, rewriter):
+            made = RejectionSampler(
+                _Unopened(),
+                self.fmt,
+                self.rewards,
+                self.config,
+                "sample",
+                GradingArguments(),
+                judge,
+                rewriter,
+                {**self.engine.record(), **self.assistants.record(), "model": self.model},
+            )
+            if made.missing(self.rows, self.output, self.processes):
+                with closing_sampler(self._open()) as made.sampler:
+                    made.draw(self.rows, self.output, self.processes, progress)
+        if self.processes.count > 1 and made.missing(self.rows, self.output, Processes()):
+            return None
+        figures = made.assemble(self.rows, self.output, must_keep=False)
+        figures["seconds"] = round(time.monotonic() - started, 1)
+        figures.update(_rewards(self.output / "samples"))
+        text = json.dumps(figures, indent=1)
+        write_atomically(self.output / "summary.json", lambda path: path.write_text(text))
+        return figures
+
+    def _open(self) -> Any:
+        if self.engine.engine == "server" and self.model is None:
+            return open_servers(self.engine)
+        path = str(self.model)
+        return open_sampler(self.engine, path, self.model_args, self.fmt, self.config.batch_size)
+
+
+class _Unopened:
+    """Stands where the sampler will, so that nothing is loaded where nothing is missing."""
+
+    def sample(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("sampled before the engine was opened")
+
+
+def job_of(options: argparse.Namespace) -> Job:
+    """The job that the command's options describe; no model is loaded.
+
+    Raises:
+        ValueError: for what is wrong with them, with what to do.
+    """
+    from trl_r1.verification.loading import load_reward
+
+    engine, model = _engine(options)
+    if options.output.exists() and not options.output.is_dir():
+        raise ValueError(f"--output {options.output} is a file; name a folder")
+    processes = parse_share(options.shard) if options.shard else Processes()
+    fmt = get_format(options.format)
+    rewards = _reward_specs(options)
+    for spec in rewards:
+        load_reward(spec.use)
+    assistants = AssistantArguments(
+        judge_servers=options.judge,
+        judge_served_name=options.judge_name,
+        judge_key_variable=options.key_variable,
+    )
+    config = RejectionSamplingConfig(
+        num_samples=options.n,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_new_tokens=options.max_new_tokens,
+        batch_size=options.batch_size,
+        shard_size=options.shard_size,
+        seed=options.seed,
+        keep_per_prompt=options.keep,
+        policy=options.policy,
+        language=None if options.language == "none" else options.language,
+    )
+    if engine.engine == "server":
+        open_servers(engine).close()  # before the rows, which may take a while
+    return Job(
+        model,
+        engine,
+        ModelArguments(
+            model_name_or_path=model, dtype=options.dtype, chat_template=options.chat_template
+        ),
+        fmt,
+        _rows(options, fmt),
+        rewards,
+        assistants,
+        config,
+        processes,
+        options.output,
+    )
+
+
+def _engine(options: argparse.Namespace) -> tuple[EngineArguments, str | None]:
+    from trl_r1.pipeline.yaml_files import parse_yaml
+
+    servers = [name for name in options.model if is_server(name)]
+    if servers and len(servers) < len(options.model):
+        raise ValueError("give a model or servers, not both; --tokenizer names servers' tokenizer")
+    if not servers and len(options.model) > 1:
+        raise ValueError(f"one model at a time, not {len(options.model)}; servers may be many")
+    given, mistakes = parse_yaml(options.vllm_options, "--vllm_options")
+    if mistakes or not isinstance(given, dict):
+        raise ValueError(str(mistakes[0]) if mistakes else "--vllm_options: write a mapping")
+    arguments = EngineArguments(
+        "server" if servers else options.engine,
+        servers=servers,
+        served_name=options.served_name,
+        server_template=options.tokenizer is None,
+        server_concurrency=options.concurrency,
+        server_key_variable=options.key_variable,
+        vllm_options=given,
+    )
+    model = options.tokenizer if servers else options.model[0]
+    looks_local = model is not None and (model.count("/") != 1 or model.startswith((".", "~")))
+    if model is not None and looks_local and not Path(model).expanduser().is_dir():
+        raise ValueError(f"{model}: no such folder, and no id on the Hub, which is owner/name")
+    return arguments, str(Path(model).expanduser()) if model is not None and looks_local else model
+
+
+def _reward_specs(options: argparse.Namespace) -> tuple[RewardSpec, ...]:
+    if options.rewards is not None:
+        return tuple(RewardSpec(use=reference) for reference in options.rewards)
+    task = find_task(options.task)
+    return (RewardSpec(use=task.grader if task else "math_answer"),)
+
+
+def _rows(options: argparse.Namespace, fmt: ReasoningFormat) -> list[dict[str, Any]]:
+    if not (options.task or options.data):
+        raise ValueError("there is nothing to sample for; give --task, --data, or both")
+    task = find_task(options.task)
+    if task is not None and task.makes_rows and options.data:
+        raise ValueError(f"{options.task} makes its own problems; leave --data out")
+    source = DatasetSource(
+        options.data, options.task, options.split, options.num_rows, options.seed
+    )
+    is_missing = options.data and find_path(options.data, Path()) is None
+    if is_missing and looks_like_path(options.data, Path()):
+        raise ValueError(f"{options.data}: no such file or folder")
+    try:
+        rows = load_rows(source, fmt)
+    except OSError as error:  # the Hub is away, or does not have it; the text is often empty
+        name = options.data or options.task
+        raise ValueError(f"{name}: its rows can't be read: {error!r}") from error
+    if "prompt" not in rows.column_names:
+        raise ValueError(
+            f"{options.data}: its rows have no `prompt` but {', '.join(rows.column_names)}; name "
+            "the --task that makes prompts of them"
+        )
+    return without_repeated_prompts(rows)
+
+
+class Progress:
+    """Says how far the job is: in place on a terminal, else a line at times."""
+
+    def __init__(self, screen: TextIO, seconds: float = 30.0) -> None:
+        self.screen, self.seconds = screen, seconds
+        self.is_terminal = screen.isatty()
+        self._started = time.monotonic()
+        self._first: int | None = None
+        self._last = float("-inf")
+
+    def __call__(self, made: int, total: int, metrics: Mapping[str, float]) -> None:
+        """Called after each shard, with how many are made of how many."""
+        now = time.monotonic()
+        self._first = made - 1 if self._first is None else self._first
+        left = (now - self._started) / max(made - self._first, 1) * (total - made)
+        line = (
+            f"shard {made} of {total}; {metrics['kept']:.0%} kept, {metrics['mean_length']:.0f} "
+            f"tokens on average; about {_minutes(left)} left"
+        )
+        if self.is_terminal:
+            self.screen.write(f"\r\x1b[K{line}" + ("\n" if made == total else ""))
+        elif made == total or now - self._last >= self.seconds:
+            self._last = now
+            self.screen.write(f"{line}\n")
+        self.screen.flush()
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _rewards(samples: Path) -> dict[str, Any]:
+    """Mean of each reward, share truncated, and prompts with an accepted sample."""
+    table = pq.read_table(
+        samples,
+        columns=[
+            name
+            for name in pq.read_schema(next(iter(sorted(samples.glob("*.parquet"))))).names
+            if name.startswith("reward_") or name in ("is_truncated", "verdict", "prompt_index")
+        ],
+    ).to_pydict()
+    means = {}
+    for name, values in table.items():
+        if name.startswith("reward_"):
+            graded = [value for value in values if value is not None]
+            means[name.removeprefix("reward_")] = sum(graded) / len(graded) if graded else None
+    answered = {
+        prompt
+        for prompt, verdict in zip(table["prompt_index"], table["verdict"], strict=True)
+        if verdict in ("kept", "surplus", "duplicate")
+    }
+    return {
+        "rewards": means,
+        "truncated": sum(table["is_truncated"]) / len(table["is_truncated"]),
+        "prompts_answered": len(answered),
+    }
+
+
+def summary_lines(figures: Mapping[str, Any], output: Path) -> list[str]:
+    """The figures as a table."""
+    rejected = [f"  {reason}: {count}" for reason, count in figures["rejected"].items()]
+    rewards = [
+        f"{name}: {'never graded' if mean is None else f'{mean:.3f} on average'}"
+        for name, mean in figures["rewards"].items()
+    ]
+    return [
+        f"prompts: {figures['prompts']}, {figures['prompts_answered']} with an accepted sample",
+        f"samples: {figures['samples']}, {figures['mean_length']:.0f} tokens on average, "
+        f"{figures['truncated']:.1%} truncated",
+        *rewards,
+        f"kept: {figures['kept']}, {figures['mean_length_kept']:.0f} tokens on average",
+        *(["left out:", *rejected] if rejected else []),
+        f"all of them are in {output / 'samples'}"
+        + (f", the kept ones in {output / 'dataset'}" if figures["kept"] else ""),
+    ]

@@ -1,0 +1,65 @@
+"""Where a server is, and the key to it, which comes from the environment and goes nowhere else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+KEY_VARIABLE = "TRL_R1_API_KEY"
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """A server.
+
+    Attributes:
+        url: its base, `http://host:8000/v1`.
+        key: sent to it as a bearer token; never shown or stored.
+        key_variable: environment variable that the key is from.
+    """
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    key_variable: str = KEY_VARIABLE
+
+    @classmethod
+    def parse(cls, text: str, key_variable: str = KEY_VARIABLE) -> ServerAddress:
+        """An address as people write it; `/v1` is added where there is no path.
+
+        Raises:
+            ValueError: for what is no http(s) address, or has a password in it.
+        """
+        parts = urlsplit(text.strip())
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{text!r} is no server; write http://host:port/v1")
+        if parts.username or parts.password or parts.query:
+            raise ValueError(
+                f"the server at {parts.hostname} has a key or a query in its address, and "
+                f"addresses are stored; put the key into the environment variable {key_variable}"
+            )
+        path = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/completions")
+        url = f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+        return cls(url, os.environ.get(key_variable) or None, key_variable)
+
+    def headers(self) -> dict[str, str]:
+        """Of every request to it."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+    def key_hint(self, status: int) -> str:
+        """What to do about a refusal for want of a key; empty for other refusals."""
+        if status not in (401, 403):
+            return ""
+        state = "holds another one" if self.key else "is not set"
+        return f"; it wants a key, and the environment variable {self.key_variable} {state}"
+
+
+def is_server(text: str) -> bool:
+    """Whether a name is the address of a server."""
+    return text.startswith(("http://", "https://"))
+
+
+def without_key(text: str, address: ServerAddress) -> str:
+    """What a server said, cut short, without the key that some servers repeat."""
+    clean = text.replace(address.key, "***") if address.key else text
+    return " ".join(clean.split())[:300]

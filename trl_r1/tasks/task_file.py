@@ -1,0 +1,120 @@
+"""A task of one's own: a YAML file with the fields of `ColumnTask`.
+
+    # my_exam.yaml; in a recipe: datasets: [{task: my_exam.yaml, split: train}]
+    name: my_exam
+    source: exam.jsonl            # beside this file; or a Hub id; a recipe's dataset_name wins
+    prompt: "{passage}\\n\\n{question}"
+    solution: "{answer}"
+    extract: boxed                # the answer is in the last \\boxed{} of that
+    grader: math_answer           # or choice, code_tests, instruction, my_reward.py:my_reward
+    where: {subject: [algebra, geometry]}
+    columns: {level: difficulty}  # further columns for rewards
+    splits: {test: validation}    # what the source calls a split
+
+`prepare: my_code.py:my_function` names a function `(row, split) -> row or None` for what templates
+can't say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from trl_r1.tasks import TASKS, Task
+from trl_r1.tasks.columns import ColumnTask, Prepare
+
+_FIELDS = {field.name: field for field in dataclasses.fields(ColumnTask)}
+
+
+def read_task_file(path: Path) -> Task:
+    """The task that a YAML file declares.
+
+    Raises:
+        ValueError: with all that is wrong with the file.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise ValueError(f"{path}: no such task file") from error
+    return _read(path.resolve(), stat.st_mtime_ns)
+
+
+@functools.cache
+def _read(path: Path, changed: int) -> Task:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: a task file is a mapping like `name: my_task`")
+    faults = [_unknown(key) for key in values if key not in _FIELDS]
+    values.setdefault("name", path.stem)
+    if values["name"] in TASKS:
+        faults.append(f"name: {values['name']!r} is a built-in task; choose another name")
+    prepare = values.pop("prepare", None)
+    try:
+        given = {key: value for key, value in values.items() if key in _FIELDS}
+        declared = pydantic.TypeAdapter(ColumnTask).validate_python(given)
+    except pydantic.ValidationError as error:
+        faults += [f"{_place(e['loc'])}: {e['msg']}" for e in error.errors()]
+    if faults:
+        raise ValueError(f"{path}: {'; '.join(faults)}")
+    if prepare is not None:
+        declared = replace(declared, prepare=_function(str(prepare), path))
+    return replace(
+        declared,
+        source=_beside(declared.source, path.parent),
+        grader=_reward_beside(declared.grader, path.parent),
+    ).task()
+
+
+def _unknown(key: Any) -> str:
+    near = difflib.get_close_matches(str(key), _FIELDS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(_FIELDS)}"
+    return f"unknown key {key!r}{hint}"
+
+
+def _place(location: tuple[Any, ...]) -> str:
+    return ".".join(str(part) for part in location[:2])
+
+
+def _beside(source: str | None, folder: Path) -> str | None:
+    """A source that lies beside the file, by its path."""
+    if source and (folder / source).exists():
+        return str(folder / source)
+    return source
+
+
+def _reward_beside(grader: str, folder: Path) -> str:
+    """A grader whose file lies beside the task's, by its path."""
+    file, is_file, function = grader.partition(".py:")
+    if is_file and (folder / f"{file}.py").is_file():
+        return f"{folder / file}.py:{function}"
+    return grader
+
+
+def _function(reference: str, path: Path) -> Prepare:
+    """The function `package.module:name` or `file.py:name`, the file beside the task's."""
+    target, _, name = reference.rpartition(":")
+    try:
+        if target.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(target).stem, path.parent / target)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(target)
+        function: Prepare = getattr(module, name)
+    except (ImportError, OSError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path}: prepare: {reference}: {error}") from error
+    return function
