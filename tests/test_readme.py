@@ -59,6 +59,23 @@ def test_the_stage_file_and_the_reward_of_the_readme_pass_the_check(
     assert status == 0, capsys.readouterr().out
 
 
+def test_further_keys_of_a_stage_and_the_task_file_pass_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["copy", "tiny-cpu", "mine"]) == 0
+    keys = block("yaml", "reference_replacement_steps").replace("8200", "20")
+    task = "  - {task: my_exam.yaml, num_rows: 1}\n"
+    stage = block("yaml", "stage: grpo").replace("datasets:\n", "datasets:\n" + task)
+    stage = "".join(line for line in stage.splitlines(True) if "my_reward" not in line)
+    (tmp_path / "mine" / "02_zero.yaml").write_text(stage + keys)
+    (tmp_path / "mine" / "my_exam.yaml").write_text(block("yaml", "name: my_exam"))
+    rows = '{"passage": "Two and two.", "question": "Sum?", "answer": "4"}\n'
+    (tmp_path / "mine" / "exam.jsonl").write_text(rows)
+    status = cli.main(["check", "mine"])
+    assert status == 0, capsys.readouterr().out
+
+
 def test_the_reward_of_the_readme_falls_with_length() -> None:
     names: dict[str, object] = {}
     exec(compile(block("python", "# my_reward.py"), "my_reward.py", "exec"), names)

@@ -163,7 +163,8 @@ def stage_files(folder: Path, shown: str) -> tuple[list[Path], list[Mistake]]:
         where = f"{shown}/{path.name}"
         match = STAGE_FILE.fullmatch(path.name)
         if match is None:
-            mistakes.append(Mistake(where, _renaming_hint(path)))
+            if not _declares_a_task(path, where):
+                mistakes.append(Mistake(where, _renaming_hint(path)))
             continue
         number, name = int(match["number"]), match["name"]
         if name in names:
@@ -186,6 +187,12 @@ def stage_files(folder: Path, shown: str) -> tuple[list[Path], list[Mistake]]:
         numbers[number] = names[name] = path.name
         files.append(path)
     return files, mistakes
+
+
+def _declares_a_task(path: Path, where: str) -> bool:
+    """Whether it is a task of the user's own, which lies beside the stages that name it."""
+    values, _ = read_mapping(path, where)
+    return "prompt" in values and "stage" not in values
 
 
 def _running_order(path: Path) -> tuple[int, str]:
