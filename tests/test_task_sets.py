@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from trl_r1.pipeline.check_data import SourceChecker, task_name
+from trl_r1.pipeline.hashing import FileHashes
+from trl_r1.pipeline.inputs import gather_inputs
+from trl_r1.pipeline.reading import read_pipeline
 from trl_r1.reasoning_format import get_format
 from trl_r1.tasks import TASKS, DatasetSource, find_task, load_rows, load_task
 from trl_r1.tasks.columns import extracted, fill
 from trl_r1.tasks.set_rows import dapo_row, live_code_bench_row
 from trl_r1.verification.loading import load_reward
-from trl_r1.verification.program_tests import parse_tests
+from trl_r1.verification.test_sources import parse_tests
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs shared/data beside the repository")
@@ -331,6 +334,29 @@ def test_ten_lines_of_yaml_are_a_task(exam: Path) -> None:
     found = find_task("my_exam")
     assert found is not None
     assert found.grader == "math_answer"
+
+
+def test_a_stage_depends_on_the_content_of_its_task_file_and_of_its_source(exam: Path) -> None:
+    folder = exam.parent / "mine"
+    folder.mkdir()
+    for path in (exam, exam.with_name("exam.jsonl")):
+        path.rename(folder / path.name)
+    (folder / "01_zero.yaml").write_text(
+        "stage: grpo\nmodel_name_or_path: m\ndatasets: [{task: my_exam.yaml}]\n"
+        "rewards: [{use: math_answer}]\n"
+    )
+
+    def inputs() -> dict[str, Any]:
+        pipeline, _ = read_pipeline(folder)
+        found = gather_inputs(pipeline.stages[0], pipeline, exam.parent / "run", FileHashes())
+        return {item.key: item.hash for item in found}
+
+    before = inputs()
+    assert {"datasets[0].task", "datasets[0].task.source"} <= set(before)
+    with (folder / "exam.jsonl").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    changed = {key for key, value in inputs().items() if value != before[key]}
+    assert changed == {"datasets[0].task.source"}
 
 
 def test_a_task_file_may_name_functions_beside_it(exam: Path) -> None:

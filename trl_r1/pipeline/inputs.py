@@ -15,7 +15,7 @@ from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.recipe import SOURCE_KEYS, Pipeline, StageRecipe
 from trl_r1.pipeline.references import Reference, find_path, find_references, is_reference
 from trl_r1.stages import RewardSpec
-from trl_r1.tasks import is_task_file
+from trl_r1.tasks import find_task, is_task_file
 from trl_r1.training.arguments import EvaluationSettings
 
 # Keys that change what is written down or shown, never what is learnt: changing them reruns
@@ -128,7 +128,7 @@ def gather_inputs(
                 fingerprint=record.fingerprint["stage"],
             )
         )
-    for key, text, role in _outside_names(recipe):
+    for key, text, role in _outside_names(recipe, pipeline.folder):
         local = find_path(text, pipeline.folder)
         inputs.append(Input(key, text, role, hashes.path(local) if local else None))
     for index, reward in enumerate(recipe.rewards):
@@ -138,7 +138,7 @@ def gather_inputs(
     return tuple(inputs)
 
 
-def _outside_names(recipe: StageRecipe) -> Iterator[tuple[str, str, str]]:
+def _outside_names(recipe: StageRecipe, folder: Path) -> Iterator[tuple[str, str, str]]:
     """Models and data sets from outside the run: key, name, role."""
     for key in path_keys(recipe.values):
         if not is_reference(recipe.values[key]):
@@ -148,6 +148,9 @@ def _outside_names(recipe: StageRecipe) -> Iterator[tuple[str, str, str]]:
             names = {part: source.get(part) for part in ("dataset_name", "pass_rates")}
             if is_task_file(source.get("task")):
                 names["task"] = source["task"]
+                if not names["dataset_name"]:
+                    task = find_task(source["task"], folder)
+                    names["task.source"] = task.default_source if task else None
             for part, name in names.items():
                 if name and not is_reference(name):
                     yield f"{key}[{index}].{part}", name, "data"
