@@ -21,7 +21,7 @@ from trl_r1.tasks import TASKS, DatasetSource, find_task, load_rows, load_task
 from trl_r1.tasks.columns import extracted, fill
 from trl_r1.tasks.set_rows import dapo_row, live_code_bench_row
 from trl_r1.verification.loading import load_reward
-from trl_r1.verification.test_sources import parse_tests
+from trl_r1.verification.reading_tests import parse_tests
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs shared/data beside the repository")
