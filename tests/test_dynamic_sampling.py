@@ -219,7 +219,7 @@ def test_settings_in_which_it_cannot_work_are_refused(tiny_model_dir: Path, tmp_
         ({"dynamic_sampling_reward": "no"}, "'no' is no reward"),
         ({"scale_rewards": "batch"}, "of the group alone"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "of the group alone"),
-        ({"dynamic_sampling_max_rounds": -1}, "must be 0 or more"),
+        ({"dynamic_sampling_max_rounds": -1}, "0 or more"),
     ):
         with pytest.raises(ValueError, match=message):
             make_trainer(tiny_model_dir, tmp_path, **{"dynamic_sampling_max_rounds": 1, **settings})
@@ -239,13 +239,19 @@ def test_what_is_drawn_is_of_the_phase_of_the_batch(tiny_model_dir: Path, tmp_pa
     sampling = trainer.dynamic_sampling
     sampling.phase_starts = [0, 8]
     batch = [trainer.train_dataset[i] for i in range(4)]
-    early = [int(row["solution"]) for row in sampling._further_prompts(batch)]
-    assert sorted(early) == [4, 5, 6, 7]
-    trainer.state.global_step = 2
-    late = [int(row["solution"]) for row in sampling._further_prompts(batch)]
+
+    def drawn(step: int) -> list[int]:
+        trainer.state.global_step = step
+        sampling._place = (-1, 0)
+        sampling._note_place()
+        return [int(row["solution"]) for row in sampling._further_prompts(batch)]
+
+    assert sorted(drawn(0)) == [4, 5, 6, 7]
+    late = drawn(2)
     assert sorted(late) == list(range(8, 24))
-    assert late == [int(row["solution"]) for row in sampling._further_prompts(batch)]
-    trainer.state.global_step = 3
+    assert late == drawn(2)
+    assert late != drawn(3)
+    sampling._note_place()  # another batch of the same step
     assert late != [int(row["solution"]) for row in sampling._further_prompts(batch)]
 
 

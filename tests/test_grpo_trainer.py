@@ -153,6 +153,7 @@ OVERRIDDEN = {
     "attention_mask, logits_to_keep, batch_size, compute_entropy, compute_aux_loss, "
     + ", ".join(IMAGE_INPUTS)
     + ")",
+    (GRPOTrainer, "_get_train_sampler"): "(self, dataset)",
     (GRPOTrainer, "log"): "(self, logs, start_time)",
     (SFTTrainer, "_prepare_dataset"): "(self, dataset, processing_class, args, packing, "
     "formatting_func, dataset_name)",

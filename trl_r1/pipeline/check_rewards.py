@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pydantic
@@ -11,7 +11,7 @@ import pydantic
 from trl_r1.pipeline.check_data import format_of, task_name
 from trl_r1.pipeline.check_names import name_fault
 from trl_r1.pipeline.keys import Key, check_value
-from trl_r1.pipeline.mistakes import suggestion
+from trl_r1.pipeline.mistakes import one_of, suggestion
 from trl_r1.pipeline.recipe import StageRecipe
 from trl_r1.pipeline.references import is_model_key, is_reference
 from trl_r1.stages import RewardSpec
@@ -67,6 +67,16 @@ def reward_faults(recipe: StageRecipe, folder: Path) -> Iterator[str]:
                 f"{function.__name__!r}; give one another `name`"
             )
         names.setdefault(function.__name__, index)
+    yield from _named_reward_faults(recipe, names)
+
+
+def _named_reward_faults(recipe: StageRecipe, names: Mapping[str, int]) -> Iterator[str]:
+    """Settings that name a reward which is not there."""
+    for key in ("accuracy_reward", "dynamic_sampling_reward"):
+        wanted = recipe.values.get(key)
+        if wanted is not None and names and wanted not in names:
+            hint = suggestion(str(wanted), names) or f"; there are: {one_of(names)}"
+            yield f"{key}: {wanted!r} is no reward of the stage{hint}"
 
 
 def _window_fault(reward: RewardSpec, place: str) -> Iterator[str]:

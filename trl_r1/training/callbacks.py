@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import SaveStrategy
 
 ProgressFunction = Callable[[int, int, Mapping[str, float]], None]
 
@@ -93,24 +94,29 @@ class SaveBetweenGenerations(TrainerCallback):
     """Moves a checkpoint that is due while RL still uses a batch of completions to its end.
 
     The completions at hand are not in a checkpoint. One taken between two uses of them would, on
-    resuming, generate anew and go another way than an undisturbed run.
+    resuming, generate anew and go another way than an undisturbed run. Where evaluations decide
+    which checkpoint is the best, they move too, so that each is of weights that are saved.
 
     Args:
-        is_boundary: says of a number of optimizer steps whether the next one starts with new
-            completions.
+        is_boundary: says whether the step that has just ended was the last use of its completions.
     """
 
-    def __init__(self, is_boundary: Callable[[int], bool]) -> None:
+    def __init__(self, is_boundary: Callable[[], bool]) -> None:
         self.is_boundary = is_boundary
         self.is_due = False
+        self.is_evaluation_due = False
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
+        is_time = state.global_step >= state.max_steps or self.is_boundary()
         self.is_due = self.is_due or control.should_save
-        is_last = state.global_step >= state.max_steps
-        control.should_save = self.is_due and (is_last or self.is_boundary(state.global_step))
-        self.is_due = self.is_due and not control.should_save
+        control.should_save = self.is_due and is_time
+        self.is_due = self.is_due and not is_time
+        if args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST:
+            self.is_evaluation_due = self.is_evaluation_due or control.should_evaluate
+            control.should_evaluate = self.is_evaluation_due and is_time
+            self.is_evaluation_due = self.is_evaluation_due and not is_time
         return control
 
 

@@ -173,10 +173,6 @@ class RolloutPlan:
         micro_steps = generations * self.micro_steps_per_generation
         return max(1, math.ceil(micro_steps / self.micro_steps_per_update))
 
-    def is_boundary(self, step: int) -> bool:
-        """Whether optimizer step `step` (from 0) starts with new completions."""
-        return step * self.micro_steps_per_update % self.micro_steps_per_generation == 0
-
 
 def schedule_prompts(
     sources: Sequence[DatasetSource],

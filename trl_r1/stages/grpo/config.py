@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from trl import GRPOConfig
 
+from trl_r1.stages.grpo.dynamic_sampling import check_dynamic_sampling
+from trl_r1.stages.grpo.online_metrics import check_language
+from trl_r1.stages.grpo.reference import check_reference_settings
 from trl_r1.stages.grpo.schedules import GenerationSchedules
 from trl_r1.stages.grpo.watching import read_monitors
 from trl_r1.training.hardware import set_precision_default
@@ -37,6 +41,19 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "reasoning": {**_SIZES, **_OBJECTIVE, "epsilon": 10.0, "temperature": 1.0},
     "general": {**_SIZES, **_OBJECTIVE, "epsilon": 10.0, "temperature": 0.7, "max_steps": 1700},
 }
+
+# Least value, and what None stands for where it may be None.
+_WHOLE_NUMBERS: Mapping[str, tuple[int, str]] = {
+    "mini_batches_per_rollout": (1, ""),
+    "max_tokens_per_micro_batch": (1, "for as many as TRL's micro-batches have"),
+    "reference_replacement_steps": (1, "to keep the start model as the reference"),
+    "dynamic_sampling_max_rounds": (0, ""),
+    "max_rollbacks": (0, ""),
+}
+_NUMBERS: Sequence[tuple[str, str, Callable[[float], bool]]] = (
+    ("zero_advantage_tolerance", "0 or more", lambda value: 0 <= value < math.inf),
+    ("rollback_lr_factor", "over 0 and at most 1", lambda value: 0 < value <= 1),
+)
 
 
 @dataclass
@@ -151,29 +168,32 @@ class R1GRPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         set_precision_default(self)
-        if self.mini_batches_per_rollout < 1:
-            raise ValueError(
-                f"mini_batches_per_rollout is {self.mini_batches_per_rollout}; it must be 1 or more"
-            )
+        _check_numbers(self)
         if self.steps_per_generation is None and self.generation_batch_size is None:
             self.steps_per_generation = (
                 self.gradient_accumulation_steps * self.mini_batches_per_rollout
             )
-        if self.reference_replacement_steps is not None and self.reference_replacement_steps < 1:
-            raise ValueError(
-                f"reference_replacement_steps is {self.reference_replacement_steps}; it must be 1 "
-                "or more, or None to keep the start model as the reference"
-            )
-        if self.dynamic_sampling_max_rounds < 0:
-            raise ValueError(
-                f"dynamic_sampling_max_rounds is {self.dynamic_sampling_max_rounds}; it must be 0 "
-                "or more"
-            )
-        # Mistakes in them show now, not in the run.
+        # Mistakes in what follows show now, not once a model is loaded.
         GenerationSchedules.from_args(self)
         read_monitors(self.monitors)
-        if not 0 < self.rollback_lr_factor <= 1:
-            raise ValueError(
-                f"rollback_lr_factor is {self.rollback_lr_factor}; it must be over 0 and at most 1"
-            )
+        check_language(self.metrics_language)
         super().__post_init__()  # type: ignore[no-untyped-call]
+        check_reference_settings(self)
+        check_dynamic_sampling(self)
+
+
+def _check_numbers(args: R1GRPOConfig) -> None:
+    """Raise ValueError for a number of ours that makes no sense."""
+    for name, (least, none_means) in _WHOLE_NUMBERS.items():
+        value = getattr(args, name)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (is_whole and value >= least) and not (value is None and none_means):
+            or_none = f", or None {none_means}" if none_means else ""
+            raise ValueError(
+                f"{name} is {value!r}; it must be a whole number, {least} or more{or_none}"
+            )
+    for name, limits, allows in _NUMBERS:
+        value = getattr(args, name)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not allows(value):
+            raise ValueError(f"{name} is {value!r}; it must be a number, {limits}")

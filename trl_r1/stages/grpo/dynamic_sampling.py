@@ -45,6 +45,20 @@ def phase_starts(from_steps: Iterable[int], plan: RolloutPlan) -> list[int]:
     return sorted(starts)
 
 
+def check_dynamic_sampling(args: Any) -> None:
+    """Raise ValueError for a `GRPOConfig` in which groups can't be exchanged."""
+    if not getattr(args, "dynamic_sampling_max_rounds", 0):
+        return
+    if (
+        args.scale_rewards not in ("group", "none")
+        or args.multi_objective_aggregation != "sum_then_normalize"
+    ):
+        raise ValueError(
+            "dynamic_sampling_max_rounds needs advantages of the group alone: scale_rewards "
+            "'group' or 'none' and multi_objective_aggregation 'sum_then_normalize'"
+        )
+
+
 class DynamicSampling:
     """Fills the batches of a trainer.
 
@@ -60,6 +74,7 @@ class DynamicSampling:
     def __init__(self, trainer: Any, phase_starts: Sequence[int] = (0,)) -> None:
         args = trainer.args
         self.trainer, self.phase_starts = trainer, list(phase_starts)
+        self._place = (-1, 0)  # optimizer step of the last batch, and its number in that step
         self.max_rounds = int(getattr(args, "dynamic_sampling_max_rounds", 0))
         self.reward_name: str | None = getattr(args, "dynamic_sampling_reward", None)
         if not self.max_rounds:
@@ -71,14 +86,7 @@ class DynamicSampling:
             )
         if not hasattr(trainer.train_dataset, "__getitem__"):
             raise ValueError("dynamic_sampling_max_rounds needs a data set that is no stream")
-        if (
-            args.scale_rewards not in ("group", "none")
-            or args.multi_objective_aggregation != "sum_then_normalize"
-        ):
-            raise ValueError(
-                "dynamic_sampling_max_rounds needs advantages of the group alone: scale_rewards "
-                "'group' or 'none' and multi_objective_aggregation 'sum_then_normalize'"
-            )
+        check_dynamic_sampling(args)
 
     def complete(self, inputs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[list[bool]]]:
         """Generate for `inputs`, then for further prompts while groups lack signal.
@@ -93,6 +101,7 @@ class DynamicSampling:
         rounds = [self.trainer._generate_round(inputs)]
         if not self.max_rounds:
             return rounds[0], [[True] * len(inputs)]
+        self._note_place()
         live_P = self._has_signal()
         batch = [(0, group) for group in range(len(live_P))]
         lacking = [group for group, is_live in enumerate(live_P) if not is_live]
@@ -114,6 +123,11 @@ class DynamicSampling:
         self._log(sizes, len(lacking))
         output = rounds[0] if len(rounds) == 1 else self._merge(rounds, sizes, batch)
         return output, self._uses(sizes, batch)
+
+    def _note_place(self) -> None:
+        """Count the batches of an optimizer step; TRL's own count begins anew in a resumed run."""
+        step = int(self.trainer.state.global_step)
+        self._place = (step, self._place[1] + 1 if step == self._place[0] else 0)
 
     def _has_signal(self) -> list[bool]:
         """Of each group of the last round, over all processes, whether its rewards differ."""
@@ -141,10 +155,10 @@ class DynamicSampling:
 
         Called by every process.
         """
-        dataset, plan, step = self.trainer.train_dataset, self.trainer.plan, self.trainer._step
-        done = int(self.trainer.state.global_step) * plan.micro_steps_per_update
-        done += step % plan.micro_steps_per_update
-        generation = done // plan.micro_steps_per_generation
+        dataset, plan = self.trainer.train_dataset, self.trainer.plan
+        step, in_step = self._place
+        done = step * plan.micro_steps_per_update
+        generation = math.ceil(done / plan.micro_steps_per_generation) + in_step
         first = generation * plan.prompts_per_generation
         starts = [start for start in self.phase_starts if start <= first] or [0]
         ends = [start for start in self.phase_starts if start > first] or [len(dataset)]

@@ -138,6 +138,14 @@ def group_sizes(group_size: int) -> list[int]:
     return sorted({*powers, group_size})
 
 
+def check_language(language: str | None) -> None:
+    """Raise ValueError for a `metrics_language` that can't be told from others."""
+    if language is not None and language not in LANGUAGES:
+        raise ValueError(
+            f"metrics_language: unknown language {language!r}; known: {', '.join(LANGUAGES)}"
+        )
+
+
 class OnlineMetrics:
     """The figures of a batch, for a trainer with these rewards.
 
@@ -158,8 +166,7 @@ class OnlineMetrics:
         accuracy: str | None,
         language: str | None = None,
     ) -> None:
-        if language is not None and language not in LANGUAGES:
-            raise ValueError(f"unknown language {language!r}; known: {', '.join(LANGUAGES)}")
+        check_language(language)
         self.reward_funcs = list(reward_funcs)
         self.names = list(names)
         self.accuracy = accuracy

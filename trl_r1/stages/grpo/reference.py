@@ -52,11 +52,7 @@ class ReferenceReplacement(_Base):  # type: ignore[misc, unused-ignore]
         every = getattr(settings, "reference_replacement_steps", None)
         if every is None or self.beta == 0.0:  # without a penalty there is no reference
             return
-        if settings.sync_ref_model:
-            raise ValueError(
-                "reference_replacement_steps and sync_ref_model both change the reference; take "
-                "one out"
-            )
+        check_reference_settings(settings)
         self._refuse_sharded_reference()
         if is_peft_model(self.model):
             add_reference_adapter(self.model)
@@ -117,6 +113,15 @@ class ReferenceReplacement(_Base):  # type: ignore[misc, unused-ignore]
         assert self.ref_model is not None
         reference: torch.nn.Module = self.ref_model
         return reference
+
+
+def check_reference_settings(args: Any) -> None:
+    """Raise ValueError where two settings of a `GRPOConfig` would change the reference."""
+    every = getattr(args, "reference_replacement_steps", None)
+    if every is not None and args.beta != 0.0 and args.sync_ref_model:
+        raise ValueError(
+            "reference_replacement_steps and sync_ref_model both change the reference; take one out"
+        )
 
 
 class _EveryNSteps(TrainerCallback):

@@ -23,10 +23,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Features
+from datasets import Dataset, Features
 
 from trl_r1.rewards.think_format import completion_text
 
+_ROWS_TO_LOOK_AT = 100
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 
 
@@ -49,11 +50,15 @@ class RolloutStore:
         process_index: int = 0,
     ) -> None:
         self.folder = folder
+        self.features = features
         self.process_index = process_index
         self.names = _unique(reward_names)
         self._written: set[str] = set()
         prompt = features.arrow_schema.field("prompt").type if "prompt" in features else None
-        self.is_conversational = prompt is not None and not pa.types.is_string(prompt)
+        is_text = prompt is not None and (
+            pa.types.is_string(prompt) or pa.types.is_large_string(prompt)
+        )
+        self.is_conversational = prompt is not None and not is_text
         own = pa.schema(
             [
                 ("step", pa.int32()),
@@ -120,7 +125,11 @@ class RolloutStore:
         columns: dict[str, Any] = {
             "step": [step] * len(rows),
             "weights": [weights] * len(rows),
-            **{new: [row.get(old) for row in rows] for old, new in self.data_columns.items()},
+            **{
+                # Images and the like become what arrow can hold.
+                new: self.features.encode_column([row.get(old) for row in rows], old)
+                for old, new in self.data_columns.items()
+            },
             "completion": [self._completion(completion) for completion in completions],
             "token_ids": token_ids,
             "length": [len(ids) for ids in token_ids],
@@ -163,6 +172,18 @@ class RolloutStore:
     def forget_from(self, step: int) -> None:
         """Let the files of optimizer step `step` and later be written again."""
         self._written = {name for name in self._written if int(name.split("-")[1]) < step}
+
+
+def features_of(dataset: Any) -> Features:
+    """The columns of a data set; those of a stream that does not know them, from its first rows.
+
+    Args:
+        dataset: a `Dataset` or `IterableDataset`.
+    """
+    features: Features | None = dataset.features
+    if features is None:
+        features = Dataset.from_list(list(dataset.take(_ROWS_TO_LOOK_AT))).features
+    return features
 
 
 def _write_in_one_piece(table: pa.Table, path: Path) -> None:

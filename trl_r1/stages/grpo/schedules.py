@@ -67,6 +67,11 @@ def read_schedule(
         ValueError: an entry is not such a mapping, a value is out of range, or the steps do not
             rise.
     """
+    if isinstance(entries, str) or not isinstance(entries, Sequence):
+        raise ValueError(
+            f"{key}_schedule should be a list like [{{from_step: 100, value: {first}}}], not "
+            f"{entries!r}"
+        )
     points: list[tuple[int, float]] = []
     for number, entry in enumerate(entries):
         where = f"{key}_schedule [{number}]"
@@ -118,6 +123,8 @@ class GenerationSchedules:
             if not entries:
                 found[key] = None
                 continue
+            if getattr(args, key) is None:
+                raise ValueError(f"{key}_schedule needs {key}, which holds before its first entry")
             is_count = key == "max_completion_length"
             found[key] = read_schedule(key, getattr(args, key), entries, is_count=is_count)
             given = getattr(args, "generation_kwargs", None)

@@ -1,13 +1,16 @@
-"""`R1GRPOTrainer`: TRL's `GRPOTrainer` that keeps every rollout, and watches itself.
+"""`R1GRPOTrainer`: TRL's `GRPOTrainer` for less work, that keeps every rollout and watches itself.
 
-It changes neither the loss nor the advantages, so it is a drop-in. Private methods of TRL are
-extended here, with `super()` and without copies; a test holds their signatures. Each part of it
-is a file beside this one.
+With a plain `GRPOConfig` it trains as TRL does: the update is TRL's up to rounding, though made in
+other micro-batches (`update.py`), and the logged entropy of skipped rows is sampled. What changes
+the training (`R1GRPOConfig`: dynamic sampling, reference replacement, schedules) is off unless
+asked for. Private methods of TRL are extended here, with `super()` and without copies; a test holds
+their signatures. Each part is a file beside this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,11 @@ import torch
 from trl import GRPOTrainer
 
 from trl_r1.stages.grpo.dynamic_sampling import DynamicSampling
+from trl_r1.stages.grpo.epoch_order import EpochOrder
 from trl_r1.stages.grpo.online_metrics import OnlineMetrics
 from trl_r1.stages.grpo.overlapped_grading import OverlappedGrading
 from trl_r1.stages.grpo.reference import ReferenceReplacement
-from trl_r1.stages.grpo.rollouts import RolloutStore, remove_rollouts_from
+from trl_r1.stages.grpo.rollouts import RolloutStore, features_of, remove_rollouts_from
 from trl_r1.stages.grpo.schedules import GenerationSchedules
 from trl_r1.stages.grpo.update import MicroBatchedUpdate
 from trl_r1.stages.grpo.verdicts import row_verdicts
@@ -30,12 +34,19 @@ from trl_r1.training.data import RolloutPlan
 
 
 class R1GRPOTrainer(
-    OverlappedGrading, MicroBatchedUpdate, ReferenceReplacement, AdapterResume, GRPOTrainer
+    OverlappedGrading,
+    MicroBatchedUpdate,
+    ReferenceReplacement,
+    EpochOrder,
+    AdapterResume,
+    GRPOTrainer,
 ):
     """A drop-in for TRL's `GRPOTrainer`.
 
     Args:
         rollouts_dir: folder to keep every training completion in, as parquet; None to keep none.
+            What it holds of the steps that a training makes is replaced, so that steps trained
+            again after a kill are not in it twice: a new training takes a new folder.
         monitors_file: where alarms are kept; `monitors.jsonl` in `args.output_dir` by default.
         phase_starts: rows of the data set at which another mixture of prompts begins; what dynamic
             sampling draws is of the same phase as the batch.
@@ -53,6 +64,7 @@ class R1GRPOTrainer(
         phase_starts: Sequence[int] = (0,),
         **kwargs: Any,
     ) -> None:
+        _check_reward_names(inspect.signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments)
         super().__init__(*args, **kwargs)
         self.plan = RolloutPlan.from_args(self.args)
         self.accuracy_name = self._choose_accuracy()
@@ -62,14 +74,13 @@ class R1GRPOTrainer(
         self._rounds: list[tuple[tuple[Any, ...], torch.Tensor]] = []
         self.dynamic_sampling = DynamicSampling(self, phase_starts)
         if rollouts_dir is not None:
-            dataset: Any = self.train_dataset
             self.rollouts = RolloutStore(
                 Path(rollouts_dir),
                 self.reward_func_names,
-                dataset.features,
+                features_of(self.train_dataset),
                 self.accelerator.process_index,
             )
-        self.add_callback(SaveBetweenGenerations(self.plan.is_boundary))
+        self.add_callback(SaveBetweenGenerations(self._has_used_completions))
         self.schedules = GenerationSchedules.from_args(self.args)
         self.online_metrics = OnlineMetrics(
             self.reward_funcs,
@@ -91,8 +102,7 @@ class R1GRPOTrainer(
         if wanted is None:
             graders = [name for name in names if "math_answer" in name]
             return next(iter([*graders, *names]), None)
-        if wanted not in names:
-            raise ValueError(f"accuracy_reward {wanted!r} is no reward; there are: {names}")
+        _check_reward_name("accuracy_reward", wanted, names)
         return str(wanted)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,6 +111,10 @@ class R1GRPOTrainer(
         result = super().train(*args, **kwargs)
         self.watch.raise_if_ended(Path(str(self.args.output_dir)))
         return result
+
+    def _has_used_completions(self) -> bool:
+        # TRL's own count: the last step of an epoch may have fewer micro-steps than others.
+        return bool(self._step % self.plan.micro_steps_per_generation == 0)
 
     def _is_training(self) -> bool:
         model: Any = self.model
@@ -183,6 +197,26 @@ class R1GRPOTrainer(
         if means:
             values["accuracy"] = list(means)
         super().log(logs, start_time)
+
+
+def _check_reward_names(arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for a setting that names no reward, before a model is loaded.
+
+    Only where all rewards are functions; TRL finds the names of others while it loads them.
+    """
+    given = arguments.get("reward_funcs") or []
+    rewards = given if isinstance(given, list) else [given]
+    names = [getattr(reward, "__name__", None) for reward in rewards]
+    if names and None not in names:
+        for key in ("accuracy_reward", "dynamic_sampling_reward"):
+            wanted = getattr(arguments.get("args"), key, None)
+            if wanted is not None:
+                _check_reward_name(key, wanted, names)
+
+
+def _check_reward_name(key: str, wanted: Any, names: Sequence[Any]) -> None:
+    if wanted not in names:
+        raise ValueError(f"{key} {wanted!r} is no reward; there are: {', '.join(map(str, names))}")
 
 
 def _none_for_nan(values: list[float]) -> list[float | None]:

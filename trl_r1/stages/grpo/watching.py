@@ -58,6 +58,8 @@ def read_monitors(given: Mapping[str, Any]) -> dict[str, MonitorSetting]:
     Raises:
         ValueError: an unknown monitor, action or limit, or a limit that is no number.
     """
+    if not isinstance(given, Mapping):
+        raise ValueError(f"monitors should be a mapping like {{all: warn}}, not {given!r}")
     known = [*MONITORS, "all"]
     for name in given:
         if name not in known:
