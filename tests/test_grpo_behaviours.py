@@ -23,7 +23,7 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-from trl_r1.stages.grpo import R1GRPOConfig, R1GRPOTrainer
+from trl_r1.stages.grpo import R1GRPOTrainer
 
 FAST: dict[str, Any] = {
     "report_to": "none",

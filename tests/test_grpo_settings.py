@@ -112,10 +112,11 @@ def test_a_reward_that_is_not_there_is_refused_before_a_model_loads(tmp_path: Pa
         return [1.0] * len(completions)
 
     for key in ("accuracy_reward", "dynamic_sampling_reward"):
+        wrong: dict[str, Any] = {key: "wrong"}
         with pytest.raises(ValueError, match=f"{key} 'wrong' is no reward; there are: right"):
             R1GRPOTrainer(
                 "no/such-model",
                 reward_funcs=right,
-                args=R1GRPOConfig(output_dir=str(tmp_path), bf16=False, **{key: "wrong"}),
+                args=R1GRPOConfig(output_dir=str(tmp_path), bf16=False, **wrong),
                 train_dataset=Dataset.from_list(make_rows()),
             )
