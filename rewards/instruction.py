@@ -75,12 +75,18 @@ def instruction_reward(
         B rewards, None for a row without constraints.
 
     Raises:
-        ValueError: for an unknown kind, id or setting, or wrong arguments of one.
+        ValueError: for an unknown kind, id or setting, or wrong arguments of one, or where neither
+            a column nor `require` gives any constraint.
     """
     for name, value, known in (("score", score, ("all", "share")), ("mode", mode, _MODES)):
         if value not in known:
             raise ValueError(f"instruction_reward: {name} is {value!r}; use {' or '.join(known)}")
     of_all = parse_constraints(require, "require")
+    if completions and not of_all and constraints is None and instruction_id_list is None:
+        raise ValueError(
+            "instruction_reward: no constraints; give the data set a column 'constraints' or "
+            "'instruction_id_list', or set the argument require to those of all rows"
+        )
     nothing: list[Any] = [None] * len(completions)
     rows = zip(
         completions,

@@ -239,7 +239,6 @@ def test_all_constraints_or_the_share_of_them() -> None:
 
 def test_a_row_without_constraints_is_not_gradable() -> None:
     assert instruction_reward(["a", "a"], constraints=[None, '["no_comma"]']) == [None, 1.0]
-    assert instruction_reward(["a"]) == [None]
 
 
 def test_only_the_final_answer_counts() -> None:
@@ -318,3 +317,9 @@ def test_hostile_answers_are_checked_in_linear_time(text: str) -> None:
     require = [{"kind": kind, **arguments} for kind, arguments, _, _ in CASES]
     with must_end(30):
         assert instruction_reward([text], require=require, mode="loose") == [0.0]
+
+
+def test_no_constraints_at_all_is_a_mistake_not_a_batch_without_rewards() -> None:
+    with pytest.raises(ValueError, match="column 'constraints' or 'instruction_id_list'"):
+        instruction_reward(["a"])
+    assert instruction_reward(["a"], constraints=[None]) == [None]

@@ -23,6 +23,7 @@ from trl_r1.verification.sandbox import (
     Sandbox,
     SandboxUnavailableError,
 )
+from trl_r1.verification.sandbox_worker import SandboxWorker
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +340,24 @@ def test_a_test_that_is_over_before_the_program_is_loaded_is_no_fault_of_the_ker
     program = Program("x = 1", tests=("assert True",))
     for result in sandbox.run([program] * 60):
         assert result.verdicts == (None,)
+
+
+def test_a_worker_that_does_not_start_again_at_once_is_started_once_more(
+    monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox
+) -> None:
+    """A supervisor may be killed while it starts; the kernel isolated before, and still does."""
+    start, num_starts = SandboxWorker.start, 0
+
+    def killed_at_first(worker: SandboxWorker) -> tuple[str, ...]:
+        nonlocal num_starts
+        num_starts += 1
+        if num_starts == 1:
+            raise SandboxUnavailableError("the supervisor ended without a word")
+        return start(worker)
+
+    with Sandbox(1, sandbox.limits) as own:
+        supervisor = max(p for p in _descendants(os.getpid()) if "supervisor" in _command(p))
+        monkeypatch.setattr(SandboxWorker, "start", killed_at_first)
+        os.kill(supervisor, signal.SIGKILL)
+        assert own.run([Program("print(1)")])[0].stdout == "1\n"
+        assert num_starts == 2

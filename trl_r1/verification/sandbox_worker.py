@@ -44,6 +44,7 @@ class SandboxWorker:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._is_closed = False
+        self._has_worked = False
 
     def start(self) -> tuple[str, ...]:
         """Start the supervisor; the names of the layers in force.
@@ -82,8 +83,18 @@ class SandboxWorker:
         if "error" in answer:
             self.stop()
             raise SandboxUnavailableError(_advice(answer["error"]))
+        self._has_worked = True
         layers = tuple(answer["layers"])
         return ("bubblewrap", *layers) if self._bwrap else layers
+
+    def _start_again(self) -> None:
+        """Start, once more where it fails: a kernel that isolated before did not forget how."""
+        try:
+            self.start()
+        except SandboxUnavailableError:
+            if self._is_closed or not self._has_worked:
+                raise
+            self.start()
 
     def _last_words(self) -> str:
         assert self._process is not None
@@ -112,7 +123,7 @@ class SandboxWorker:
                 if self._is_closed:
                     raise RuntimeError("the Sandbox was closed while a program ran")
                 if self._socket is None:
-                    self.start()
+                    self._start_again()
                 try:
                     received = self._exchange(parts, limits)
                 except BaseException:  # an interrupt: the next answer would belong to this job
