@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,57 +11,48 @@ import torch
 
 from trl_r1.objective import advantages
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    path = Path(__file__).parents[1] / "scripts" / "bench_ppo.py"
-    spec = importlib.util.spec_from_file_location("bench_ppo", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+import bench_ppo as bench
+from ppo_loop import gae, value_loss
 
 
-def test_gae_is_what_one_works_out_by_hand(bench: ModuleType) -> None:
+def test_gae_is_what_one_works_out_by_hand() -> None:
     # Three tokens that end in a reward of 1, and one row of two that ends in nothing.
     rewards = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     values = torch.tensor([[0.5, 0.6, 0.8], [0.4, 0.2, 9.0]])
     mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
     # Surprises: 0.6 - 0.5, 0.8 - 0.6, 1 - 0.8; and 0.2 - 0.4, 0 - 0.2.
-    gained, returns = bench.gae(rewards, values, mask, 1.0, 0.5)
+    gained, returns = gae(rewards, values, mask, 1.0, 0.5)
     expected = torch.tensor([[0.1 + 0.5 * 0.3, 0.2 + 0.5 * 0.2, 0.2], [-0.3, -0.2, 0.0]])
     torch.testing.assert_close(gained, expected)
     torch.testing.assert_close(returns, expected + values * mask)
     # With lambda 1 it is the reward to come less the value; gamma takes a half of it a token.
-    gained, returns = bench.gae(rewards, values, mask, 1.0, 1.0)
+    gained, returns = gae(rewards, values, mask, 1.0, 1.0)
     torch.testing.assert_close(gained[0], 1 - values[0])
     torch.testing.assert_close(returns, torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]))
-    _, returns = bench.gae(rewards, values, mask, 0.5, 1.0)
+    _, returns = gae(rewards, values, mask, 0.5, 1.0)
     torch.testing.assert_close(returns[0], torch.tensor([0.25, 0.5, 1.0]))
-    gained, _ = bench.gae(rewards, values, mask, 1.0, 0.0)
+    gained, _ = gae(rewards, values, mask, 1.0, 0.0)
     torch.testing.assert_close(gained[0], torch.tensor([0.1, 0.2, 0.2]))
 
 
-def test_the_value_loss_lets_no_value_gain_by_moving_far(bench: ModuleType) -> None:
+def test_the_value_loss_lets_no_value_gain_by_moving_far() -> None:
     mask = torch.tensor([[1.0, 1.0, 0.0]])
     new = torch.tensor([[1.0, 0.1, 5.0]])
     # Towards a return of 1 from 0: clipped at 0.2, so (0.2 - 1)^2 counts, and (0.1 - 1)^2.
-    loss = bench.value_loss(new, torch.zeros(1, 3), torch.ones(1, 3), mask)
+    loss = value_loss(new, torch.zeros(1, 3), torch.ones(1, 3), mask)
     assert loss == pytest.approx(0.5 * (0.64 + 0.81) / 2)
 
 
 @pytest.fixture(scope="module")
-def settings(bench: ModuleType, tiny_model_dir: Path) -> Any:
+def settings(tiny_model_dir: Path) -> Any:
     return bench.Settings(
         model=str(tiny_model_dir), completions=16, micro_batch=8, max_length=12, learning_rate=1e-2
     )
 
 
-def test_ppo_trains_a_policy_and_a_critic_and_grpo_a_policy(
-    bench: ModuleType, settings: Any
-) -> None:
+def test_ppo_trains_a_policy_and_a_critic_and_grpo_a_policy(settings: Any) -> None:
     rollouts = bench.make_rollouts(settings, vocab_size=200, end_id=4)
     assert [len(row) for row in rollouts.completion_ids] == [
         len(row) for row in bench.make_rollouts(settings, 200, 4).completion_ids
@@ -80,7 +69,7 @@ def test_ppo_trains_a_policy_and_a_critic_and_grpo_a_policy(
         assert all(not p.requires_grad or p.grad is None for p in loop.policy.parameters())
 
 
-def test_the_plain_loop_makes_trls_step(bench: ModuleType, settings: Any) -> None:
+def test_the_plain_loop_makes_trls_step(settings: Any) -> None:
     """So the two sides do the same work: their weights agree after a step."""
     rollouts = bench.make_rollouts(settings, vocab_size=200, end_id=4)
     kept = []
@@ -108,7 +97,7 @@ def test_the_plain_loop_makes_trls_step(bench: ModuleType, settings: Any) -> Non
     assert apart < 1e-3 * moved
 
 
-def test_every_side_is_measured(bench: ModuleType, settings: Any, capsys: Any) -> None:
+def test_every_side_is_measured(settings: Any, capsys: Any) -> None:
     result = {side: bench.measure(side, settings) for side in ("PPO", "GRPO", "R1")}
     assert all(seconds > 0 for seconds, _ in result.values())
     result["TRL"] = result["R1"]

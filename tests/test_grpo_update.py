@@ -15,8 +15,8 @@ import torch
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-import bench_grpo  # noqa: E402
-from bench_grpo import LOSS_TYPES, SGD, SMALL, TINY, Case, compare, make_trainer  # noqa: E402
+import grpo_cases  # noqa: E402
+from grpo_cases import LOSS_TYPES, SGD, SMALL, TINY, Case, compare, make_trainer  # noqa: E402
 
 from trl_r1.stages.grpo import R1GRPOTrainer  # noqa: E402
 
@@ -121,9 +121,9 @@ def test_a_step_without_signal_leaves_the_weights(tmp_path: Path) -> None:
         return [1.0] * len(completions)
 
     trainer = make_trainer(R1GRPOTrainer, replace(case(max_steps=2), rewards=constant))
-    before = bench_grpo.weights_of(trainer)
+    before = grpo_cases.weights_of(trainer)
     trainer.train()
-    assert torch.equal(before, bench_grpo.weights_of(trainer))
+    assert torch.equal(before, grpo_cases.weights_of(trainer))
     assert trainer.state.log_history[0]["update/micro_batches"] == 1
 
 
@@ -181,7 +181,7 @@ def test_four_bit_weights_give_the_update_of_trl(beta: float, tmp_path: Path) ->
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
     )
 
-    class FourBit(bench_grpo.Model):
+    class FourBit(grpo_cases.Model):
         def make(self) -> Any:
             model = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=config)
             for module in model.modules():
@@ -193,14 +193,14 @@ def test_four_bit_weights_give_the_update_of_trl(beta: float, tmp_path: Path) ->
         case(lora=True, beta=beta, num_iterations=2, gradient_checkpointing=True), model=FourBit()
     )
     updates = []
-    for trainer_class in bench_grpo.TRAINERS:
+    for trainer_class in grpo_cases.TRAINERS:
         trainer = make_trainer(trainer_class, quantized)
         for parameter in trainer.model.parameters():
             if parameter.requires_grad:  # TRL has them in bfloat16, which would hide differences
                 parameter.data = parameter.data.float()
-        before = bench_grpo.weights_of(trainer)
+        before = grpo_cases.weights_of(trainer)
         trainer.train()
-        updates.append(bench_grpo.weights_of(trainer) - before)
+        updates.append(grpo_cases.weights_of(trainer) - before)
     theirs, ours = updates
     assert theirs.norm() > 0
     assert (theirs - ours).norm() < 1e-4 * theirs.norm()

@@ -470,3 +470,14 @@ def test_a_stage_that_was_stopped_stops_again_until_it_is_told_otherwise(
         with pytest.raises(AlarmError, match=r"--set stage\.monitors\.kl_runaway=rollback it goes"):
             run("stop")
     assert run("rollback").details["rollbacks"] == 1
+
+
+def test_dead_groups_are_told_of_settings_that_there_are() -> None:
+    logs = [
+        {"step": step, "entropy": 1.0, "frac_reward_zero_std": 0.9, "accuracy": 0.5}
+        for step in range(1, 7)
+    ]
+    advice = judge("dead_groups", History(logs)).advice
+    keys = [part.split(": ")[0] for part in advice.split("; ")]
+    assert keys == ["dynamic_sampling_max_rounds", "num_generations"]
+    assert all(hasattr(R1GRPOConfig, key) for key in keys)

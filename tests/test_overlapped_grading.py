@@ -13,7 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
-from bench_grpo import SGD, SMALL, TINY, Case, made_up_reward, make_trainer, weights_of
+from grpo_cases import SGD, SMALL, TINY, Case, made_up_reward, make_trainer, weights_of
 from trl import GRPOTrainer
 
 from trl_r1.stages.grpo import R1GRPOTrainer

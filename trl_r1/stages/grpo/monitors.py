@@ -206,7 +206,7 @@ def dead_groups(logs: History, limits: Limits) -> Finding | None:
         cause, advice = "the prompts are too hard", "easier prompts, or a cold start before RL"
     elif accuracy:
         cause = "each prompt is either too easy or too hard, or answers come out the same"
-        advice = "dynamic_sampling: true"
+        advice = "dynamic_sampling_max_rounds: 4"
     else:
         cause, advice = "the rewards do not tell answers apart", "a reward that varies in a group"
     group = logs.setting("num_generations", 8)
