@@ -130,6 +130,14 @@ def test_a_model_folder_is_sampled_and_keeping_nothing_is_no_error(
         ({"--data": "missing.jsonl", "--task": None}, "missing.jsonl"),
         ({"--data": "rows.jsonl"}, "digit_sums makes its own problems"),
         ({"--vllm_options": "[1]"}, "--vllm_options"),
+        ({"--vllm_options": "{a: 1}"}, "--vllm_options is for --engine vllm"),
+        ({"--temperature": "nan"}, "temperature is nan; use 0 for greedy"),
+        ({"--top_p": "2"}, "top_p is 2.0; it is over 0 and at most 1"),
+        ({"--dtype": "float99"}, "--dtype float99: use bfloat16"),
+        ({"model": "localhost:8000/v1"}, "for a server write http://localhost:8000/v1"),
+        ({"model": "http://127.0.0.1:99999/v1"}, "is no server; write http://host:port/v1"),
+        ({"model": "."}, "no model is in this folder"),
+        ({"model": "no/such"}, "this model can't be loaded"),
     ],
 )
 def test_mistakes_are_told_in_a_line_before_a_model_is_loaded(
@@ -159,6 +167,16 @@ def test_mistakes_are_told_in_a_line_before_a_model_is_loaded(
     assert message in text
     assert "Traceback" not in text
     assert not (tmp_path / "out" / "samples").exists()
+
+
+@pytest.mark.parametrize("prompt", [None, 5, "", [], [1], [{"role": "user"}]])
+def test_a_prompt_that_is_none_is_named_with_its_row(
+    prompt: Any, tiny_model_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": prompt, "solution": "1"}) + "\n", encoding="utf-8")
+    assert sample(tiny_model_dir, "--data", path, "--output", tmp_path / "out") == 1
+    assert "row 0: its prompt is" in capfd.readouterr().out
 
 
 def test_other_settings_do_not_go_on_in_the_same_folder(

@@ -1,4 +1,9 @@
-"""The filters against 100 traces labelled by hand, and the policies that choose among samples."""
+"""The filters against traces labelled by hand, and the policies that choose among samples.
+
+A second set was written and labelled without a look at the filters. They then took 6 of its clean
+traces for mixed languages (quotations, terms and names in another script; 10 of 16 found were
+right) and missed none; a trace that names a foreign word without any mark is rejected still.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +18,13 @@ from trl_r1.reasoning_format import get_format
 from trl_r1.sampling import Sample
 from trl_r1.sampling.filters import SampleFilters
 from trl_r1.sampling.judging import KEPT, REASONS, Check, SampleJudge
+from trl_r1.sampling.mentions import without_mentions
 from trl_r1.sampling.readability import has_code_block, is_repetitive, longest_paragraph
 from trl_r1.sampling.selection import rank_samples
 from trl_r1.sampling.tidying import tidy
 from trl_r1.verification.loading import load_reward
 
-TRACES = Path(__file__).with_name("labelled_traces.jsonl")
+TRACES = ("labelled_traces.jsonl", "labelled_traces_held_out.jsonl")
 FAULTS = (
     "truncated",
     "malformed",
@@ -37,7 +43,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 
 def traces() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in TRACES.read_text(encoding="utf-8").splitlines()]
+    texts = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in TRACES]
+    return [json.loads(line) for line in "".join(texts).splitlines()]
 
 
 def verdict(trace: dict[str, Any], fault: str | None = None) -> str:
@@ -54,12 +61,12 @@ def verdict(trace: dict[str, Any], fault: str | None = None) -> str:
     return judgement.verdict
 
 
-def test_there_are_a_hundred_traces_with_every_fault_and_many_languages() -> None:
+def test_there_are_traces_with_every_fault_and_many_languages() -> None:
     counts = Counter(fault for trace in traces() for fault in trace["faults"])
-    assert len(traces()) == 100
+    assert len(traces()) == 161
     assert set(counts) == set(FAULTS)
-    assert sum(not trace["faults"] for trace in traces()) >= 35
-    assert len({trace["language"] for trace in traces()}) >= 9
+    assert sum(not trace["faults"] for trace in traces()) >= 60
+    assert len({trace["language"] for trace in traces()}) >= 10
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -90,6 +97,32 @@ def test_mathematics_and_lists_are_no_programs() -> None:
     ):
         assert not has_code_block(text), text
     assert has_code_block("import math\n\nprint(math.pi)\nso 3")
+
+
+def test_what_is_only_mentioned_is_no_mixture() -> None:
+    kept = 'The words "carpe diem" and the number seven (\u4e03) are foreign.'
+    assert "carpe" not in without_mentions(kept)
+    assert "\u4e03" not in without_mentions(kept)
+    assert "Vieta" not in without_mentions(
+        "\u8fd9\u91cc\u7528 Vieta \u5b9a\u7406\u6765\u6c42\u89e3"
+    )
+    said = 'He said "dann rechnen wir alles noch einmal von vorne nach" and \u6240\u4ee5 x = 3.'
+    assert without_mentions(said) == said
+    mixed = "我们先计算总数。 So the total is 36. 然后除以4"
+    assert "So the total is" in without_mentions(mixed)
+
+
+def test_numbers_of_a_long_sum_are_no_loop_and_numbers_without_end_are() -> None:
+    assert not is_repetitive("1+" + "+".join("0" * 18) + "+6 = 7")
+    assert is_repetitive(" ".join("7" * 40))
+    assert is_repetitive("no, " * 14)
+
+
+def test_a_wrapped_line_is_one_paragraph_and_a_list_is_none() -> None:
+    line = "the sum of these two numbers is what we were looking for all along,"
+    assert longest_paragraph("\n".join([line] * 3)) == 3 * len(line.split())
+    assert longest_paragraph("\n".join([f"{line[:-1]}."] * 3)) == len(line.split())
+    assert longest_paragraph("n = 1\nso is m\nso is k") == 3
 
 
 def test_scripts_without_spaces_count_by_their_characters() -> None:

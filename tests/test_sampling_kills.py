@@ -62,6 +62,7 @@ def test_kills_lose_and_duplicate_nothing_with_transformers(
 
 @pytest.mark.vllm
 def test_kills_lose_and_duplicate_nothing_with_vllm(tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
     # Its kernels want attention heads of 64.
     model = make_tiny_model(tmp_path / "model", hidden_size=128)
     seen = killed_job("vllm", tmp_path, str(model))

@@ -289,3 +289,54 @@ def test_reasoning_that_a_server_took_out_is_put_back() -> None:
     message = {"content": "4", "reasoning_content": "two and two"}
     assert answer_text({"message": message}) == "<think>\ntwo and two\n</think>\n4"
     assert answer_text({"message": {"content": "4", "reasoning_content": None}}) == "4"
+
+
+def test_what_had_not_asked_yet_is_given_up_too(farm: Farm) -> None:
+    url = farm.serve(FakeServer(seconds=0.01))
+    for _ in range(5):
+        sampler, ended = farm.sampler(url), []
+
+        def draw(sampler: ServerSampler = sampler, ended: list[str] = ended) -> None:
+            try:
+                sampler.sample(PROMPTS, num_samples=2)
+            except ServerError as error:
+                ended.append(str(error))
+            else:
+                ended.append("drawn")
+
+        threads = [threading.Thread(target=draw, daemon=True) for _ in range(6)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            if number == 3:
+                sampler.close()
+        for thread in threads:
+            thread.join(10)
+        assert len(ended) == 6, "a thread waits for an answer that nobody gives"
+        assert ended[-1] == "sampling was given up"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": [{"text": 5, "finish_reason": "stop"}]},
+        {"choices": ["text"]},
+        {"choices": [{"message": "text", "finish_reason": "stop"}]},
+        {"choices": [{"text": "a", "finish_reason": "stop", "token_ids": "abc"}]},
+    ],
+)
+def test_an_answer_of_wrong_types_is_asked_for_again(farm: Farm, answer: dict[str, Any]) -> None:
+    def trouble(number: int, body: dict[str, Any]) -> web.Response | None:
+        return web.json_response(answer) if number == 1 else None
+
+    server = FakeServer(trouble=trouble)
+    ((sample,),) = farm.sampler(farm.serve(server)).sample(PROMPTS[:1])
+    assert sample.text == completion_of(PROMPTS[0], sample.seed or 0)
+    assert server.num_requests == 2
+
+
+def test_half_characters_and_odd_counts_can_be_stored(farm: Farm) -> None:
+    choice = '{"message": {"content": "a\\ud800b"}, "finish_reason": "stop"}'
+    text = f'{{"choices": [{choice}], "usage": [1]}}'
+    server = FakeServer(trouble=lambda *_: web.Response(text=text))
+    ((sample,),) = farm.sampler(farm.serve(server)).sample(PROMPTS[:1])
+    assert sample.text == "a\ufffdb"

@@ -156,12 +156,17 @@ def decontaminate(
         num_proc: processes.
 
     Raises:
-        ValueError: an evaluation set without problems, or wrong columns.
+        ValueError: an evaluation set without problems, wrong columns or numbers.
     """
     texts = text_columns(rows.column_names, columns)
     problems = {name: _problems(name, given) for name, given in evaluations.items()}
     if not problems:
         raise ValueError("decontaminate: name at least one evaluation set")
+    if run_length < 1 or not 0 <= min_coverage <= 1:
+        raise ValueError(
+            f"decontaminate: run_length is {run_length} and min_coverage {min_coverage}; the first "
+            "is at least 1 word, the second a share from 0 to 1"
+        )
     index = EvaluationIndex(problems, run_length)
     log = log or DataLog()
     settings = {

@@ -88,7 +88,7 @@ def pass_rates(samples: Dataset, column: str | None = None, min_score: float = 1
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
     for question, given in zip(questions_of(samples), _scores(samples, names), strict=True):
-        scores = [float(score) for score in given if score is not None]
+        scores = [_number(score, names) for score in given if score is not None]
         if not scores:
             continue
         # Rewards are stored in single precision.
@@ -99,6 +99,12 @@ def pass_rates(samples: Dataset, column: str | None = None, min_score: float = 1
         raise ValueError(f"{', '.join(names)}: no value in any of {len(samples)} rows")
     rates = {question: total / counts[question] for question, total in sums.items()}
     return PassRates(rates, dict.fromkeys(counts, 0) if is_rate else counts, names)
+
+
+def _number(score: Any, names: tuple[str, ...]) -> float:
+    if not isinstance(score, (bool, int, float)):
+        raise ValueError(f"{', '.join(names)}: {str(score)[:40]!r} is no score")
+    return float(score)
 
 
 def _scores(samples: Dataset, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:

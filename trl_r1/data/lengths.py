@@ -153,12 +153,16 @@ def share_lines(rows: Dataset, lengths: Lengths | None = None) -> list[str]:
         values = np.array([str(v) for batch in rows.select_columns([name]).iter(10_000)
                            for v in batch[name]])  # fmt: skip
         total = (lengths.problem + lengths.response) if lengths else np.ones(len(values))
-        unit = lengths.unit if lengths else "rows"
         counts = Counter(values.tolist())
-        lines += ["", f"| {name} | rows | share of rows | share of {unit} |", "|---|---|---|---|"]
+        more = f" share of {lengths.unit} |" if lengths else ""
+        lines += ["", f"| {name} | rows | share of rows |{more}"]
+        lines += ["|---|---|---|" + ("---|" if lengths else "")]
         for value, count in counts.most_common(_MAX_VALUES):
             part = total[values == value].sum() / max(1, total.sum())
-            lines.append(f"| {value} | {count:,} | {count / len(values):.1%} | {part:.1%} |")
+            of_all = f" {part:.1%} |" if lengths else ""
+            lines.append(f"| {value} | {count:,} | {count / len(values):.1%} |{of_all}")
         if len(counts) > _MAX_VALUES:
-            lines.append(f"| and {len(counts) - _MAX_VALUES} more | | | |")
+            lines.append(
+                f"| and {len(counts) - _MAX_VALUES} more | | |" + (" |" if lengths else "")
+            )
     return lines[1:]

@@ -112,6 +112,7 @@ def mix(
 def _counts(sources: Sequence[MixtureSource], total: int | None, max_repeats: int) -> list[int]:
     if not sources:
         raise ValueError("mix: at least one source is needed")
+    _check_numbers(sources, total, max_repeats)
     names = Counter(source.name for source in sources)
     if twice := [name for name, count in names.items() if count > 1]:
         raise ValueError(f"mix: two sources are called {twice[0]!r}; give them a name each")
@@ -133,6 +134,15 @@ def _counts(sources: Sequence[MixtureSource], total: int | None, max_repeats: in
                 "max_rows, or give the others fewer"
             )
     return counts
+
+
+def _check_numbers(sources: Sequence[MixtureSource], total: int | None, max_repeats: int) -> None:
+    numbers = {"total": total, "max_repeats": max_repeats}
+    numbers |= {f"num_rows of {source.name}": source.num_rows for source in sources}
+    numbers |= {f"max_rows of {source.name}": source.max_rows for source in sources}
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"mix: {name} is {number}; it has to be at least 1")
 
 
 def _chosen(size: int, count: int, seed: list[int]) -> np.ndarray[Any, Any]:
@@ -189,7 +199,8 @@ class _Convert:
         for row in rows_of(batch):
             messages = _messages(row)
             kind = self.kind or _kind_of(row, messages)
-            fitting = fitted(messages, kind)
+            # An answer to nothing teaches nothing.
+            fitting = fitted(messages, kind) if len(messages) > 1 else None
             if fitting is None:
                 continue
             solution = row.get("solution")
@@ -240,9 +251,12 @@ def _messages(row: Mapping[str, Any]) -> list[dict[str, str]]:
     if response is None:
         return []
     prompt = row["prompt"]
-    asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    if isinstance(response, str):
-        response = [{"role": "assistant", "content": response}]
+    if isinstance(prompt, (list, tuple)):
+        asked = list(prompt)
+    else:
+        asked = [] if prompt in (None, "") else [{"role": "user", "content": str(prompt)}]
+    if not isinstance(response, (list, tuple)):
+        response = [{"role": "assistant", "content": str(response)}]
     return [_message(message) for message in (*asked, *response)]
 
 

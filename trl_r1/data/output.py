@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_r1.data.card import CARD_FILE, DataLog, card_text
-from trl_r1.sampling.shards import fingerprint, partial_folder, promote, write_atomically
+from trl_r1.sampling.shards import (
+    Claim,
+    fingerprint,
+    partial_folder,
+    promote,
+    write_atomically,
+)
 from trl_r1.tasks import DatasetSource
 from trl_r1.tasks.sources import read_source
 
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 
 _SETTINGS_FILE = ".settings.json"
 _WORK_FOLDER = ".work"
+_LOCK_FILE = ".lock"
 ROWS_PER_FILE = 100_000
 
 
@@ -35,27 +42,57 @@ class OutputFolder:
         settings: plain data that the rows depend on.
 
     Raises:
-        ValueError: the folder is there and was made with other settings, or by something else.
+        ValueError: the folder is there and was made with other settings, or by something else; or
+            another process is making it.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        if not folder.name:
+            raise ValueError(f"{folder} can't be made anew; name a folder in it")
         self.folder = folder
         self.partial = partial_folder(folder)
         record = json.dumps(settings, sort_keys=True, default=str)
-        marker = self.partial / _SETTINGS_FILE
-        self.is_finished = folder.exists()
-        if self.is_finished:
-            if _read(folder / _SETTINGS_FILE) != record:
-                raise ValueError(
-                    f"{folder} exists already and was made with other settings or data; delete it, "
-                    "or choose another --output"
-                )
+        self.is_finished = False
+        if not folder.exists():
+            self._claim = self._taken()
+        if folder.exists():  # it may have been finished by another command just now
+            self._must_be(record)
+            self.is_finished = True
             return
-        if self.partial.exists() and _read(marker) != record:
-            shutil.rmtree(self.partial)
-        self.partial.mkdir(parents=True, exist_ok=True)
-        if not marker.exists():
+        marker = self.partial / _SETTINGS_FILE
+        if _read(marker) != record:
+            self._clear()
             write_atomically(marker, lambda path: path.write_text(record, encoding="utf-8"))
+
+    def _must_be(self, record: str) -> None:
+        made = _read(self.folder / _SETTINGS_FILE)
+        if made != record:
+            what = "was made with other settings or data" if made else "is something else"
+            raise ValueError(
+                f"{self.folder} exists already and {what}; delete it, or choose another --output"
+            )
+
+    def _taken(self) -> Claim:
+        self.partial.mkdir(parents=True, exist_ok=True)
+        claim = Claim.take(self.partial / _LOCK_FILE)
+        if claim is None:
+            raise ValueError(
+                f"another command is making {self.folder}; wait for it, or choose another --output"
+            )
+        return claim
+
+    def _clear(self) -> None:
+        for leftover in self.partial.iterdir():
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            elif leftover.name != _LOCK_FILE:
+                leftover.unlink()
+
+    def give_up(self) -> None:
+        """After a mistake: leave nothing behind where there was no work yet."""
+        if not self.is_finished and not any((self.partial / _WORK_FOLDER).rglob("*.parquet")):
+            shutil.rmtree(self.partial, ignore_errors=True)
+            self._claim.release()
 
     def workspace(self, step: str) -> Path:
         """A folder for the chunks of a step; it goes when the data set is finished."""
@@ -94,7 +131,9 @@ class OutputFolder:
         card = card_text(title, log, sections or {})
         (self.partial / CARD_FILE).write_text(card, encoding="utf-8")
         shutil.rmtree(self.partial / _WORK_FOLDER, ignore_errors=True)
+        (self.partial / _LOCK_FILE).unlink(missing_ok=True)
         promote(self.partial, self.folder)
+        self._claim.release()
 
 
 def _read(path: Path) -> str | None:
@@ -115,12 +154,20 @@ def read_rows(name: str, split: str = "train") -> Dataset:
         return read_source(DatasetSource(dataset_name=name, split=split))
     except (OSError, ValueError) as error:
         detail = " ".join(str(error).split())[:300]
-        raise ValueError(f"{name}: {detail}") from error
+        if isinstance(error, OSError):
+            detail = f"no file or folder of that name, and not to be had from the Hub: {detail}"
+        raise ValueError(detail if detail.startswith(name) else f"{name}: {detail}") from error
 
 
 def identity(name: str, rows: Dataset) -> str:
     """What a change of the data would change, without reading it all."""
-    path = Path(name).expanduser()
-    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.is_file() else []
-    stats = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
-    return fingerprint([name, len(rows), rows.column_names, stats])
+    return fingerprint([name, len(rows), rows.column_names, stamp(name)])
+
+
+def stamp(name: str) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of the files of local data; none of data elsewhere."""
+    path = Path(name).expanduser() if name else None
+    if path is None or not path.exists():
+        return []
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]

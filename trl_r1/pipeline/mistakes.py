@@ -57,7 +57,7 @@ def os_message(error: OSError) -> str:
     """What the system refused, and the next step."""
     place = f" ({str(error.filename)[:200]})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full{place}; make room, or use --output_dir on another disk."
+        return f"the disk is full{place}; make room, or name an output folder on another disk."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"not allowed to write{place}; use --output_dir for a folder that is yours."
+        return f"not allowed to write{place}; name an output folder that is yours."
     return f"{error.strerror or type(error).__name__}{place}"

@@ -72,7 +72,7 @@ def answer_text(choice: Mapping[str, Any]) -> str:
         KeyError: where there is none.
     """
     if "message" not in choice:
-        return str(choice["text"])
+        return choice["text"] or ""
     message = choice["message"]
     content = message.get("content") or ""
     reasoning = message.get("reasoning_content") or message.get("reasoning")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trl_r1.sampling import RemoteSampler, Sampler
+from trl_r1.sampling.server import ServerError
 from trl_r1.sampling.server_address import KEY_VARIABLE, ServerAddress
 
 if TYPE_CHECKING:
@@ -115,7 +116,27 @@ def open_sampler(
     Raises:
         ServerError: no server answers.
         ImportError: the engine is not installed.
+        ValueError: the model can't be loaded.
     """
+    try:
+        return _opened(arguments, model_path, model_args, fmt, batch_size)
+    except (ServerError, ImportError):
+        raise
+    except OSError as error:  # what transformers says of a model that it does not find
+        said = " ".join(f"{error} {error.__cause__ or ''}".split()) or repr(error)
+        raise ValueError(
+            f"{model_path}: this model can't be loaded; name a folder with a config.json or "
+            f"adapter_config.json, or an id on the Hub ({said[:200]})"
+        ) from error
+
+
+def _opened(
+    arguments: EngineArguments,
+    model_path: str,
+    model_args: ModelArguments,
+    fmt: ReasoningFormat,
+    batch_size: int,
+) -> Sampler:
     if arguments.engine == "server":
         tokenizer = None
         if not arguments.server_template:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pyarrow.parquet as pq
+import torch
 
-from trl_r1.pipeline.references import find_path, looks_like_path
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.sampling.assistants import AssistantArguments
 from trl_r1.sampling.engines import EngineArguments, closing_sampler, open_sampler, open_servers
 from trl_r1.sampling.processes import Processes, parse_share
-from trl_r1.sampling.server_address import is_server
+from trl_r1.sampling.server_address import is_server, lacks_scheme
 from trl_r1.sampling.shards import write_atomically
 from trl_r1.stages import RewardSpec
 from trl_r1.stages.rejection_sampling import (
@@ -172,10 +172,24 @@ def _engine(options: argparse.Namespace) -> tuple[EngineArguments, str | None]:
         vllm_options=given,
     )
     model = options.tokenizer if servers else options.model[0]
+    if model is not None and lacks_scheme(model) and not Path(model).exists():
+        raise ValueError(f"{model}: for a server write http://{model}")
     looks_local = model is not None and (model.count("/") != 1 or model.startswith((".", "~")))
     if model is not None and looks_local and not Path(model).expanduser().is_dir():
         raise ValueError(f"{model}: no such folder, and no id on the Hub, which is owner/name")
+    if model is not None and looks_local:
+        _check_model_folder(Path(model).expanduser())
+    if options.dtype and not isinstance(getattr(torch, options.dtype, None), torch.dtype):
+        raise ValueError(f"--dtype {options.dtype}: use bfloat16, float16 or float32")
+    if options.vllm_options != "{}" and arguments.engine != "vllm":
+        raise ValueError("--vllm_options is for --engine vllm")
     return arguments, str(Path(model).expanduser()) if model is not None and looks_local else model
+
+
+def _check_model_folder(folder: Path) -> None:
+    names = ("config.json", "adapter_config.json", "tokenizer_config.json")
+    if not any((folder / name).is_file() for name in names):
+        raise ValueError(f"{folder}: no model is in this folder: it has none of {', '.join(names)}")
 
 
 def _reward_specs(options: argparse.Namespace) -> tuple[RewardSpec, ...]:
@@ -194,20 +208,26 @@ def _rows(options: argparse.Namespace, fmt: ReasoningFormat) -> list[dict[str, A
     source = DatasetSource(
         options.data, options.task, options.split, options.num_rows, options.seed
     )
-    is_missing = options.data and find_path(options.data, Path()) is None
-    if is_missing and looks_like_path(options.data, Path()):
-        raise ValueError(f"{options.data}: no such file or folder")
     try:
         rows = load_rows(source, fmt)
     except OSError as error:  # the Hub is away, or does not have it; the text is often empty
         name = options.data or options.task
-        raise ValueError(f"{name}: its rows can't be read: {error!r}") from error
+        raise ValueError(
+            f"{name}: no file or folder of that name, and not to be had from the Hub ({error!r})"
+        ) from error
     if "prompt" not in rows.column_names:
         raise ValueError(
             f"{options.data}: its rows have no `prompt` but {', '.join(rows.column_names)}; name "
             "the --task that makes prompts of them"
         )
-    return without_repeated_prompts(rows)
+    try:
+        return without_repeated_prompts(rows)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{options.data}: a text is not UTF-8 ({error.reason}); write the file as UTF-8"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{options.data or options.task}: {error}") from error
 
 
 class Progress:

@@ -16,6 +16,7 @@ from trl_r1.reasoning_format import ReasoningFormat
 from trl_r1.sampling import Sample, derive_seed
 from trl_r1.sampling.filters import SampleFilters
 from trl_r1.sampling.grading import Reward, call_reward
+from trl_r1.sampling.mentions import without_mentions
 from trl_r1.sampling.readability import has_code_block, is_repetitive, longest_paragraph
 from trl_r1.sampling.selection import rank_samples
 from trl_r1.sampling.tidying import tidy
@@ -251,7 +252,8 @@ class SampleJudge:
         told = [
             {**row, "language": language} for row, language in zip(rows, languages, strict=True)
         ]
-        return call_reward(self.language_reward, told, samples)
+        spoken = [replace(sample, text=without_mentions(sample.text)) for sample in samples]
+        return call_reward(self.language_reward, told, spoken)
 
     def _select(self, row: Mapping[str, Any], group: Sequence[Judgement]) -> list[Judgement]:
         """Mark what is said twice, and what is more than is wanted of a prompt."""

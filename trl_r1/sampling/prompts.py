@@ -1,7 +1,8 @@
-"""Prompts as text and as tokens, the same for every engine."""
+"""Prompts as text and as tokens, the same for every engine; what a prompt and a temperature are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -23,3 +24,37 @@ def render_prompt(tokenizer: Any, prompt: Any) -> str:
     text = str(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False))
     first = tokenizer("")["input_ids"][:1]
     return text.removeprefix(tokenizer.decode(first)) if first else text
+
+
+def check_prompt(prompt: Any, number: int) -> None:
+    """Refuse what is neither a text nor messages.
+
+    Args:
+        prompt: of a row.
+        number: of that row, from 0.
+
+    Raises:
+        ValueError: with the number.
+    """
+    if isinstance(prompt, str) and prompt.strip():
+        return
+    is_list = isinstance(prompt, (list, tuple)) and len(prompt) > 0
+    if is_list and all(isinstance(m, Mapping) and "role" in m and "content" in m for m in prompt):
+        return
+    what = "empty" if prompt is None or prompt in ("", []) else f"{str(prompt)[:60]!r}"
+    raise ValueError(
+        f"row {number}: its prompt is {what}; it has to be a text, or a list of messages with "
+        "`role` and `content`"
+    )
+
+
+def check_temperature(temperature: float, top_p: float) -> None:
+    """Refuse what no engine can sample with.
+
+    Raises:
+        ValueError: a temperature under 0, or a nucleus outside of 0 to 1.
+    """
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature is {temperature}; use 0 for greedy, or more, such as 1.0")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; it is over 0 and at most 1, which is none")

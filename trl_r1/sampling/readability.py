@@ -19,6 +19,12 @@ _CHARACTERS_A_WORD = 1.5
 # One to four characters, over and over: loops that have no words.
 _CHARACTER_LOOP = re.compile(r"(\S{1,4}?)\1{39,}")
 
+# A break in mid-sentence, as after 80 characters: a long line that ends in a word or comma, and
+# goes on in small letters.
+_WRAP = re.compile(
+    r"([^\n]{50,}(?:[^\W\d_]|,))[^\S\n]*\n(?=[^\S\n]*[a-z\u00df-\u00ff\u0430-\u044f])"
+)
+
 _FENCE = re.compile(r"```|^\s*~~~", re.MULTILINE)
 # Lines that are hardly prose or mathematics, and lines that go with them in a program.
 _SURE_CODE = re.compile(
@@ -37,19 +43,28 @@ def is_repetitive(text: str, ngram: int = 10, max_repeats: int = 3) -> bool:
     loop.
 
     Punctuation does not count, so that formulas that share their notation are not taken for loops.
+    Runs of nothing but numbers (1 + 0 + 0 + ...) count only where they do not overlap.
     """
     if _CHARACTER_LOOP.search(text):
         return True
     words = _WORD.findall(text.lower())
     if 2 * sum(_CHARACTER.match(word) is not None for word in words) > len(words):
         ngram = round(ngram * _CHARACTERS_A_WORD)
-    runs = Counter(tuple(words[i : i + ngram]) for i in range(len(words) - ngram + 1))
+    runs: Counter[tuple[str, ...]] = Counter()
+    free_from: dict[tuple[str, ...], int] = {}
+    for place in range(len(words) - ngram + 1):
+        run = tuple(words[place : place + ngram])
+        if run[0].isdigit() and all(word.isdigit() for word in run):
+            if place < free_from.get(run, 0):
+                continue
+            free_from[run] = place + ngram
+        runs[run] += 1
     return any(count > max_repeats for count in runs.values())
 
 
 def longest_paragraph(text: str) -> int:
-    """Words of the longest stretch without a line break."""
-    return max((_num_words(line) for line in text.splitlines()), default=0)
+    """Words of the longest stretch without a line break; one that only wraps a line is none."""
+    return max((_num_words(line) for line in _WRAP.sub(r"\1 ", text).splitlines()), default=0)
 
 
 def has_code_block(text: str) -> bool:

@@ -151,6 +151,8 @@ class Server:
             raise TryAgainError(f"{url} answered {status}: {said}", wait, counts=status != 429)
         if status != 200:
             hint = self.address.key_hint(status)
+            if 300 <= status < 400:
+                hint = "it sends elsewhere; name the address that it sends to"
             raise ServerError(f"{url} refused a request with {status}: {said}{hint}")
         try:
             answer = json.loads(text)

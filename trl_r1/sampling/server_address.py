@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -30,9 +31,14 @@ class ServerAddress:
         Raises:
             ValueError: for what is no http(s) address, or has a password in it.
         """
-        parts = urlsplit(text.strip())
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{text!r} is no server; write http://host:port/v1")
+        try:
+            parts = urlsplit(text.strip())
+            is_server = parts.scheme in ("http", "https") and bool(parts.hostname)
+            is_server = is_server and parts.port != 0  # which raises for what is no port
+        except ValueError:
+            is_server = False
+        if not is_server:
+            raise ValueError(f"{_shown(text)!r} is no server; write http://host:port/v1")
         if parts.username or parts.password or parts.query:
             raise ValueError(
                 f"the server at {parts.hostname} has a key or a query in its address, and "
@@ -56,7 +62,17 @@ class ServerAddress:
 
 def is_server(text: str) -> bool:
     """Whether a name is the address of a server."""
-    return text.startswith(("http://", "https://"))
+    return text.lower().startswith(("http://", "https://"))
+
+
+def lacks_scheme(text: str) -> bool:
+    """Whether a name is the address of a server but for `http://`: `localhost:8000/v1`."""
+    return re.fullmatch(r"[\w.-]+:\d{2,5}(/v1)?/?", text) is not None
+
+
+def _shown(text: str) -> str:
+    """An address without what may be a key in it."""
+    return re.sub(r"//.*@", "//***@", text).partition("?")[0]
 
 
 def without_key(text: str, address: ServerAddress) -> str:

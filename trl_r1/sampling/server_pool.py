@@ -90,15 +90,16 @@ class ServerPool:
             if error is not None and not isinstance(error, TryAgainError):
                 raise error
         if all(errors):
-            raise ServerError(f"no server answers: {'; '.join(str(error) for error in errors)}")
+            said = "; ".join(str(error) for error in errors)
+            raise ServerError(f"no server answers: {said}; start it, or mend its address")
 
     async def ask(self, build: Build, read: Read) -> Any:
         """Have one request answered.
 
         Args:
             build: gives the path (`chat/completions`) and the body for a server.
-            read: makes the result of a server's JSON; a KeyError, TypeError, ValueError or
-                IndexError means that the answer is broken.
+            read: makes the result of a server's JSON; a KeyError, TypeError, ValueError,
+                IndexError or AttributeError means that the answer is broken.
 
         Raises:
             ServerError: a server refused it for good, or it failed again and again.
@@ -169,7 +170,7 @@ class ServerPool:
         answer = await server.exchange(self._open_session(), path, body)
         try:
             result = request.read(server, answer)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             message = f"{server.address.url} gave a broken answer: {error!r}"
             raise TryAgainError(message) from error
         server.succeeded()

@@ -53,6 +53,7 @@ class ServerSampler:
             raise ValueError("there are no servers to sample from")
         self.tokenizer = tokenizer
         self._folder: Path | None = None
+        self._closing, self._is_closed = threading.Lock(), False
         self._loop = asyncio.new_event_loop()
         self._pool = ServerPool(addresses, settings or PoolSettings())
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -81,11 +82,22 @@ class ServerSampler:
             self._answers_path(self._folder, seed).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Give up what is under way; the sampler is of no use after that."""
-        if self._loop.is_running():
-            self._run(self._pool.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        """Give up what is under way, in other threads, too; the sampler is of no use after that."""
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        asyncio.run_coroutine_threadsafe(self._give_up(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    async def _give_up(self) -> None:
+        await self._pool.close()
+        # Also what had not asked yet: no server would ever answer it.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     def sample(
         self,
@@ -111,7 +123,11 @@ class ServerSampler:
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         """Have the loop's thread do something; Ctrl-C here gives it up there."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._closing:
+            if self._is_closed:
+                coroutine.close()
+                raise ServerError("sampling was given up")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except CancelledError:
@@ -186,7 +202,7 @@ class ServerSampler:
 
     def _read(self, seed: int, server: Server, answer: Mapping[str, Any]) -> Sample:
         choice = answer["choices"][0]
-        text, reason = answer_text(choice), choice.get("finish_reason")
+        text, reason = _storable(answer_text(choice)), choice.get("finish_reason")
         ids = choice.get("token_ids")
         source: TokenSource = "engine"
         if ids is None and self.tokenizer is not None:
@@ -196,7 +212,11 @@ class ServerSampler:
                 ids.append(int(self.tokenizer.eos_token_id))
         elif ids is None:
             source = "unknown"
-        count = (answer.get("usage") or {}).get("completion_tokens")
+        elif not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+            raise TypeError("token_ids is no list of numbers")
+        usage = answer.get("usage")
+        count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+        count = count if isinstance(count, int) else None
         return Sample(text, ids, reason != "stop", reason, seed, source, count)
 
     @staticmethod
@@ -211,3 +231,10 @@ def _room(limit: int, prompt_length: int, context: int) -> int:
             "drop such rows, or start the server with a longer context"
         )
     return min(limit, context - prompt_length)
+
+
+def _storable(text: Any) -> str:
+    """A text that can be written: half characters, which JSON can carry, are replaced."""
+    if not isinstance(text, str):
+        raise TypeError(f"its text is of type {type(text).__name__}")
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

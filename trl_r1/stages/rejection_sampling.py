@@ -38,6 +38,7 @@ from trl_r1.sampling.judging import (
 )
 from trl_r1.sampling.model_judge import question_of
 from trl_r1.sampling.processes import Processes, ShardQueue, current_processes
+from trl_r1.sampling.prompts import check_prompt, check_temperature
 from trl_r1.sampling.sample_rows import sample_row
 from trl_r1.sampling.shards import ShardFolder, fingerprint, waiting_claim
 from trl_r1.stages import RewardSpec, StageContext, StageResult, StageSpec
@@ -73,6 +74,7 @@ class RejectionSamplingConfig(SampleFilters):
         for name in ("num_samples", "max_new_tokens", "batch_size", "shard_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it has to be at least 1")
+        check_temperature(self.temperature, self.top_p)
 
 
 SPEC = StageSpec(
@@ -347,9 +349,14 @@ def run(context: StageContext) -> StageResult:
 
 
 def without_repeated_prompts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The first row of each prompt: all samples of a prompt lie in one shard, to be compared."""
+    """The first row of each prompt: all samples of a prompt lie in one shard, to be compared.
+
+    Raises:
+        ValueError: for a prompt that is none, with its row.
+    """
     unique: dict[str, dict[str, Any]] = {}
-    for row in rows:
+    for number, row in enumerate(rows):
+        check_prompt(row["prompt"], number)
         # A completion of the source is no column of a sample, and would hide behind the same name.
         kept = {key: value for key, value in row.items() if key != "completion"}
         unique.setdefault(json.dumps(row["prompt"], sort_keys=True), kept)

@@ -6,6 +6,7 @@ files instead (`hf://datasets/owner/name/test.jsonl`).
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,30 +35,88 @@ def read_source(source: Source, default: str | None = None) -> Dataset:
     config behind it (`openai/gsm8k:main`), and files there may be named by their address.
 
     Raises:
-        ValueError: where there is neither, or the source can't be read; it says which.
+        ValueError: where there is neither, or the source can't be read, or has no rows; it says
+            which.
+        OSError: the Hub is away, or does not have it.
     """
-    from datasets import load_dataset, load_from_disk
+    from datasets.exceptions import DatasetGenerationError
 
     name = source.dataset_name or default
     if not name:
-        raise ValueError("dataset_name is missing")
+        raise ValueError("dataset_name is missing; name a file, a folder or a Hub id")
+    path = Path(name).expanduser()
+    if not path.exists() and _is_meant_as_path(name):
+        raise ValueError(f"{name}: no such file or folder")
+    try:
+        rows = _read(name, source.split)
+    except DatasetGenerationError as error:
+        raise ValueError(f"{name}: {_broken_place(path, source.split, error)}") from error
+    except ValueError as error:
+        if "corresponds to no data" in str(error):
+            raise ValueError(f"{name}: there are no rows in its split {source.split}") from error
+        said = _broken_line(path, source.split) or str(error)
+        raise ValueError(said if said.startswith(name) else f"{name}: {said}") from error
+    _refuse_other_separators(name, rows.column_names)
+    return rows
+
+
+def _read(name: str, split: str) -> Dataset:
+    from datasets import load_dataset, load_from_disk
+
     if name.startswith(_HUB_FILES):
-        return load_dataset(_loader(name), data_files={source.split: name}, split=source.split)
+        return load_dataset(_loader(name), data_files={split: name}, split=split)
     path = Path(name).expanduser()
     if path.is_dir():
-        file = _file_of_split(path, source.split)
+        file = _file_of_split(path, split)
         if file is None and (path / "state.json").is_file():
             return load_from_disk(str(path))
         if file is None:
-            return load_dataset(str(path), split=source.split)
+            return load_dataset(str(path), split=split)
         path = file
     if path.is_file():
         loader = _loader(str(path))
         if _is_blank(path):
             raise ValueError(f"{path} is empty")
-        return load_dataset(loader, data_files={source.split: str(path)}, split=source.split)
+        return load_dataset(loader, data_files={split: str(path)}, split=split)
     repository, _, config = name.partition(":")
-    return load_dataset(repository, *([config] if config else []), split=source.split)
+    return load_dataset(repository, *([config] if config else []), split=split)
+
+
+def _is_meant_as_path(name: str) -> bool:
+    if name.startswith(_HUB_FILES):
+        return False
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix in _LOADERS
+
+
+def _broken_place(path: Path, split: str, error: BaseException) -> str:
+    """What is wrong with a data file, and in which line where that can be told."""
+    if line := _broken_line(path, split):
+        return line
+    cause = error.__cause__ or error
+    detail = " ".join(str(cause).split())[:250]
+    hint = "; write it as UTF-8" if isinstance(cause, UnicodeDecodeError) else ""
+    return f"it can't be read ({type(cause).__name__}: {detail}){hint}"
+
+
+def _broken_line(path: Path, split: str) -> str | None:
+    file = _file_of_split(path, split) if path.is_dir() else path
+    if file is None or file.suffix != ".jsonl" or not file.is_file():
+        return None
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                json.loads(line) if line.strip() else None
+            except ValueError as mistake:
+                detail = " ".join(str(mistake).split())[:150]
+                return f"line {number} can't be read as JSON ({detail}); mend or delete it"
+    return None
+
+
+def _refuse_other_separators(name: str, columns: list[str]) -> None:
+    is_csv = Path(name.removesuffix(".gz")).suffix == ".csv"
+    for separator, called in ((";", "semicolons"), ("\t", "tabs")):
+        if is_csv and len(columns) == 1 and separator in columns[0]:
+            raise ValueError(f"{name}: its columns are parted by {called}; part them by commas")
 
 
 def _loader(path: str) -> str:
