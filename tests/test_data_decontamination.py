@@ -180,3 +180,22 @@ def test_words_leave_out_layout_and_keep_what_is_said() -> None:
     assert words("\\left(3x\\right) \\text{ is }  Bob's") == ["3", "x", "is", "bobs"]
     assert words("10{,}000 e\u0301t\u00e9") == ["10000", "\u00e9t\u00e9"]
     assert words("\u6c42\u89e3 x") == ["\u6c42", "\u89e3", "x"]
+
+
+def test_other_operators_make_another_problem_and_none_are_lost_punctuation() -> None:
+    from datasets import Dataset
+
+    asked = ["What is 2-2?", "What is 2*2?", "What is 2 + 2?", "What is 2 2", "Solve: what is 2+2"]
+    result = decontaminate(Dataset.from_dict({"prompt": asked}), {"test": ["What is 2+2?"]})
+    assert [hit.row for hit in result.hits] == [2, 3, 4]
+
+
+def test_characters_that_are_not_seen_hide_no_problem() -> None:
+    from datasets import Dataset
+
+    problem = "A train goes 60 miles in the first hour and 45 miles in the second. How far is it?"
+    unseen = ("\u200b", "\u00ad", "\u2060", "\ufeff", "\u202a")
+    rows = [f"Read this first. {mark.join(problem)} Thank you for it." for mark in unseen]
+    rows.append("".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in problem))
+    result = decontaminate(Dataset.from_dict({"prompt": rows}), {"test": [problem]})
+    assert result.num_dropped == len(rows)

@@ -172,7 +172,7 @@ def test_the_student_goes_on_across_tokenizers_with_gold(
         ({"on_policy": "gkd"}, "unknown on_policy 'gkd'"),
         ({"on_policy": "gold"}, "needs teacher_model_name_or_path"),
         ({"on_policy": "server"}, "needs teacher_server"),
-        ({"on_policy_args": {"beta": 0.5}}, "on_policy is none"),
+        ({"on_policy_args": {"beta": 0.5}}, "is for on_policy .*, not none"),
     ],
 )
 def test_what_on_policy_lacks_is_told(values: dict[str, Any], message: str) -> None:
@@ -180,13 +180,9 @@ def test_what_on_policy_lacks_is_told(values: dict[str, Any], message: str) -> N
         OnPolicyArguments(**values)
 
 
-def test_an_unknown_key_of_the_trl_config_is_told(tmp_path: Path, rows_file: Path) -> None:
-    from trl_r1.training.on_policy import on_policy_config
-
-    method = OnPolicyArguments("distillation", "t", on_policy_args={"betta": 1})
-    context = context_of(tmp_path, tmp_path, rows_file, method)
-    with pytest.raises(ValueError, match="DistillationConfig has no betta"):
-        on_policy_config(method, context)
+def test_an_unknown_key_of_the_trl_config_is_told_before_anything_runs() -> None:
+    with pytest.raises(ValueError, match="DistillationConfig has no 'betta'; did you mean 'beta'"):
+        OnPolicyArguments("distillation", "t", on_policy_args={"betta": 1})
 
 
 def test_a_teacher_behind_a_server_is_trls_own_trainer(tmp_path: Path, rows_file: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_model_folder_is_sampled_and_keeping_nothing_is_no_error(
         ({"--data": "missing.jsonl", "--task": None}, "missing.jsonl"),
         ({"--data": "rows.jsonl"}, "digit_sums makes its own problems"),
         ({"--vllm_options": "[1]"}, "--vllm_options"),
-        ({"--vllm_options": "{a: 1}"}, "--vllm_options is for --engine vllm"),
+        ({"--vllm_options": "{a: 1}"}, "vllm_options is for `engine: vllm`"),
         ({"--temperature": "nan"}, "temperature is nan; use 0 for greedy"),
         ({"--top_p": "2"}, "top_p is 2.0; it is over 0 and at most 1"),
         ({"--dtype": "float99"}, "--dtype float99: use bfloat16"),

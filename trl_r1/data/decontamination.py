@@ -24,6 +24,7 @@ from trl_r1.data.ngrams import Array, WordHashes, run_hashes
 from trl_r1.data.scan import scan
 from trl_r1.data.texts import (
     TextColumns,
+    operators,
     problem_texts,
     response_texts,
     rows_of,
@@ -82,37 +83,54 @@ class EvaluationIndex:
         self.names = list(problems)
         self.num_runs: dict[tuple[int, int], int] = {}
         self.runs: dict[tuple[str, ...], list[tuple[int, int]]] = {}
-        self.short: dict[tuple[str, ...], tuple[int, int]] = {}
-        self.same: dict[str, tuple[int, int]] = {}
+        # Problems, and their operators, by all of their words.
+        self.short: dict[tuple[str, ...], list[tuple[tuple[int, int], str]]] = {}
+        self.same: dict[str, list[tuple[tuple[int, int], str]]] = {}
         known = WordHashes()
         hashes = []
         for number, texts in enumerate(problems.values()):
             for index, text in enumerate(texts):
                 tokens = words(text)
-                self._add((number, index), tokens)
+                self._add((number, index), tokens, text)
                 hashes.append(run_hashes(known.of(tokens), run_length))
         self.hashes = np.unique(np.concatenate(hashes or [np.empty(0, np.uint64)]))
 
-    def _add(self, place: tuple[int, int], tokens: list[str]) -> None:
+    def _add(self, place: tuple[int, int], tokens: list[str], text: str) -> None:
         n = self.run_length
         runs = {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
         self.num_runs[place] = len(runs)
         for run in runs:
             self.runs.setdefault(run, []).append(place)
+        signs = operators(text)
         if tokens and not runs:
-            self.short.setdefault(tuple(tokens), place)
+            self.short.setdefault(tuple(tokens), []).append((place, signs))
         whole = squeezed(tokens)
         if len(whole) >= _MIN_SQUEEZED:
-            self.same.setdefault(whole, place)
+            self.same.setdefault(whole, []).append((place, signs))
 
-    def whole(self, tokens: Sequence[str]) -> tuple[str, tuple[int, int], str] | None:
-        """The rule, the problem and its words, where a paragraph holds one as a whole."""
+    def whole(self, tokens: Sequence[str], text: str) -> tuple[str, tuple[int, int], str] | None:
+        """The rule, the problem and its words, where a paragraph holds one as a whole.
+
+        Other operators make another problem of the same words (2 + 2 and 2 - 2); none at all are
+        taken for lost punctuation.
+        """
         for length in range(1, min(self.run_length, len(tokens) + 1)):
             tail = tuple(tokens[-length:])
             if len(tokens) - length <= _MAX_WORDS_BEFORE and tail in self.short:
-                return "short", self.short[tail], " ".join(tail)
-        place = self.same.get(squeezed(tokens))
-        return ("same", place, " ".join(tokens)) if place else None
+                place = _with_operators(self.short[tail], operators(text))
+                if place is not None:
+                    return "short", place, " ".join(tail)
+        found = self.same.get(squeezed(tokens))
+        place = _with_operators(found, operators(text)) if found else None
+        return None if place is None else ("same", place, " ".join(tokens))
+
+
+def _with_operators(
+    problems: Sequence[tuple[tuple[int, int], str]], signs: str
+) -> tuple[int, int] | None:
+    """The first of the problems that has these operators, or where either has none."""
+    fitting = (place for place, own in problems if not own or not signs or signs.endswith(own))
+    return next(fitting, None)
 
 
 @dataclass
@@ -249,9 +267,9 @@ class _FindHits:
         """A problem that one of the texts, given with their words, is or has as a paragraph."""
         for text, tokens in zip(texts, problems, strict=True):
             lines = text.split("\n")
-            paragraphs = [words(line) for line in lines] if len(lines) > 1 else []
-            for part in (tokens, *paragraphs):
-                held = self.index.whole(part)
+            paragraphs = [(words(line), line) for line in lines] if len(lines) > 1 else []
+            for part, own in ((tokens, text), *paragraphs):
+                held = self.index.whole(part, own)
                 if held is not None:
                     return held
         return None

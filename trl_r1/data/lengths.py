@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _PERCENTILES = (5, 50, 95, 99)
 _SHARE_COLUMNS = ("source", "task", "language", "kind")
 _MAX_VALUES = 20
+_BATCH = 10_000
 
 
 @dataclass(frozen=True)
@@ -150,17 +151,25 @@ def share_lines(rows: Dataset, lengths: Lengths | None = None) -> list[str]:
     for name in _SHARE_COLUMNS:
         if name not in rows.column_names:
             continue
-        values = np.array([str(v) for batch in rows.select_columns([name]).iter(10_000)
-                           for v in batch[name]])  # fmt: skip
-        total = (lengths.problem + lengths.response) if lengths else np.ones(len(values))
-        counts = Counter(values.tolist())
+        counts: Counter[str] = Counter()
+        sums: Counter[str] = Counter()
+        start = 0
+        for batch in rows.select_columns([name]).iter(_BATCH):
+            values = [str(value) for value in batch[name]]
+            counts.update(values)
+            if lengths:
+                end = start + len(values)
+                both = lengths.problem[start:end] + lengths.response[start:end]
+                for value, length in zip(values, both.tolist(), strict=True):
+                    sums[value] += length
+                start = end
+        total = max(1, sum(sums.values()))
         more = f" share of {lengths.unit} |" if lengths else ""
         lines += ["", f"| {name} | rows | share of rows |{more}"]
         lines += ["|---|---|---|" + ("---|" if lengths else "")]
         for value, count in counts.most_common(_MAX_VALUES):
-            part = total[values == value].sum() / max(1, total.sum())
-            of_all = f" {part:.1%} |" if lengths else ""
-            lines.append(f"| {value} | {count:,} | {count / len(values):.1%} |{of_all}")
+            of_all = f" {sums[value] / total:.1%} |" if lengths else ""
+            lines.append(f"| {value} | {count:,} | {count / len(rows):.1%} |{of_all}")
         if len(counts) > _MAX_VALUES:
             lines.append(
                 f"| and {len(counts) - _MAX_VALUES} more | | |" + (" |" if lengths else "")

@@ -20,6 +20,10 @@ _TEXT_COLUMNS = ("text",)
 
 # A thousands separator, of plain text or LaTeX.
 _SEPARATOR = re.compile(r"(?<=\d)(?:,|\{,\}|\\,)(?=\d{3}(?!\d))")
+# Zero-width characters, soft hyphens and marks of direction: they part words that are one.
+_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+_OPERATOR = re.compile(r"(?<![^\W\d_])-|-(?![^\W\d_])|[+*/^=<>%]")
+_MINUS = str.maketrans({"\u2212": "-", "\u00d7": "*", "\u00f7": "/"})
 _APOSTROPHE = re.compile(r"(?<=[^\W\d_])['’`](?=[^\W\d_])")  # noqa: RUF001 - as people type it
 # What changes how LaTeX looks and not what it says.
 _LATEX_LAYOUT = re.compile(
@@ -45,12 +49,17 @@ def words(text: str) -> list[str]:
     script without spaces is a word.
     """
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
+        text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text))
     # Also names of commands: a text in capitals is to be found.
     text = _SEPARATOR.sub("", text.lower())
     if "\\" in text:
         text = _LATEX_LAYOUT.sub(" ", _LATEX_SIZE.sub("", text))
     return _WORD.findall(_APOSTROPHE.sub("", text))
+
+
+def operators(text: str) -> str:
+    """The signs of arithmetic in a text, in order; hyphens between letters are none."""
+    return "".join(_OPERATOR.findall(unicodedata.normalize("NFKC", text).translate(_MINUS)))
 
 
 def squeezed(tokens: Sequence[str]) -> str:

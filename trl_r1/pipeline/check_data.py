@@ -18,6 +18,12 @@ from trl_r1.pipeline.check_texts import text_faults
 from trl_r1.pipeline.mistakes import one_of, suggestion
 from trl_r1.pipeline.recipe import SOURCE_KEYS, StageRecipe
 from trl_r1.pipeline.references import find_path, is_reference
+from trl_r1.pipeline.source_faults import (
+    argument_faults,
+    gold_report,
+    pass_rate_faults,
+    share_faults,
+)
 from trl_r1.reasoning_format import FORMATS, ReasoningFormat
 from trl_r1.stages import RewardSpec
 from trl_r1.tasks import TASKS, DatasetSource, Task, find_task, is_task_file, load_rows
@@ -27,15 +33,13 @@ from trl_r1.verification.loading import RewardReferenceError, build_reward, requ
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# A made set of more rows than this is checked on as many; a file is read whole, but judged on as
-# many.
 # Rewards that say of a gold answer whether they can grade it.
 _CHECK_GOLDS = ("math_answer", "choice")
+# A made set of more rows than this is checked on as many; a file is read whole, but judged on as
+# many.
 _MAX_ROWS = 20_000
 # What TRL passes to rewards beside the columns.
 _PASSED_BY_TRL = {"prompts", "completions", "trainer_state", "log_extra", "log_metric"}
-# A smaller share of ungradable answers is noted and skipped in training; a larger one is a mistake.
-_TOLERATED_SHARE = 0.001
 
 
 class SourceChecker:
@@ -58,7 +62,8 @@ class SourceChecker:
             yield from self._held_out(recipe.values, "", recipe.where)
             return
         sources = list(_sources(recipe.values["datasets"]))
-        yield from _share_faults(sources)
+        yield from share_faults(sources)
+        yield from self._best_by(recipe)
         fmt = format_of(recipe).name
         known: list[tuple[DatasetSource, set[str]]] = []
         is_all_known = True
@@ -81,6 +86,21 @@ class SourceChecker:
             yield from self._gold_answers(source, recipe.rewards, fmt, place, recipe.where)
         if known:
             yield from self._reward_columns(recipe.rewards, known, is_all_known)
+
+    def _best_by(self, recipe: StageRecipe) -> Iterator[str]:
+        """A reward that samples are chosen by and that the stage does not have."""
+        wanted = recipe.values.get("best_by")
+        if not isinstance(wanted, str):
+            return
+        names = []
+        for reward in recipe.rewards:
+            try:
+                names.append(reward.name or build_reward(reward, self.folder).__name__)
+            except RewardReferenceError:
+                return  # told where rewards are checked
+        if wanted not in names:
+            hint = suggestion(wanted, names) or f"; the rewards are {one_of(names)}"
+            yield f"best_by: no reward is called {wanted!r}{hint}"
 
     def evaluation(self, settings: EvaluationSettings, where: str) -> Iterator[str]:
         """Mistakes in the data of `evaluation:`."""
@@ -127,7 +147,7 @@ class SourceChecker:
                 hint = suggestion(source.task, TASKS) or f"; known: {one_of(TASKS)}"
                 yield f"{place}: unknown task {source.task!r}{hint}"
                 return
-            yield from _argument_faults(source, task, place)
+            yield from argument_faults(source, task, place)
         elif source.args:
             yield f"{place}.args: there is no task to take them"
         name = source.dataset_name
@@ -135,7 +155,7 @@ class SourceChecker:
             wanted = "its task makes no rows" if task else "there is no task either"
             yield f"{place}: dataset_name is missing, and {wanted}"
         yield from self._names(source, place, where)
-        yield from _pass_rate_faults(source, place)
+        yield from pass_rate_faults(source, place)
         if source.num_rows is not None and source.num_rows < 1:
             yield f"{place}.num_rows should be at least 1"
 
@@ -205,7 +225,7 @@ class SourceChecker:
         key = (f"{source}", f"{fmt} {uses[0]}")
         if key not in self._gold:
             options = rows["options"] if "options" in rows.column_names else None
-            self._gold[key] = _gold_report(uses[0], rows["solution"][:_MAX_ROWS], options)
+            self._gold[key] = gold_report(uses[0], rows["solution"][:_MAX_ROWS], options)
         fault, note = self._gold[key]
         if fault:
             yield f"{place}: {fault}"
@@ -261,43 +281,11 @@ def _judged_here(source: DatasetSource, folder: Path) -> DatasetSource:
     return replace(source, pass_rates=None, min_pass_rate=None, max_pass_rate=None, order="random")
 
 
-def _pass_rate_faults(source: DatasetSource, place: str) -> Iterator[str]:
-    limits = (source.min_pass_rate, source.max_pass_rate)
-    if source.pass_rates is None:
-        if limits != (None, None) or source.order != "random" or source.pass_rate_column:
-            yield f'{place}: pass_rates is missing; name samples, such as "@zero/rollouts"'
-    elif limits == (None, None) and source.order == "random":
-        yield f"{place}.pass_rates has no effect without min_pass_rate, max_pass_rate or order"
-    elif None not in limits and limits[0] > limits[1]:  # type: ignore[operator]
-        yield f"{place}: min_pass_rate {limits[0]:g} is over max_pass_rate {limits[1]:g}"
-
-
-def _argument_faults(source: DatasetSource, task: Task, place: str) -> Iterator[str]:
-    known = f"it takes {one_of(task.arguments)}" if task.arguments else "it takes none"
-    for key in source.args:
-        if key not in task.arguments:
-            hint = suggestion(key, task.arguments) or f"; {known}"
-            yield f"{place}.args: task {task.name!r} has no argument {key!r}{hint}"
-
-
 def format_of(recipe: StageRecipe) -> ReasoningFormat:
     """The response format of a stage; where the recipe names an unknown one, the first."""
     configs = recipe.spec.configs
     default = next((c.reasoning_format for c in configs if hasattr(c, "reasoning_format")), "zero")
     return FORMATS.get(recipe.values.get("reasoning_format", default), FORMATS["zero"])
-
-
-def _share_faults(sources: Sequence[DatasetSource]) -> Iterator[str]:
-    for index, source in enumerate(sources):
-        if source.share is not None and not 0 < source.share <= 1:
-            yield f"datasets[{index}].share is {source.share:g}; it should be over 0 and at most 1"
-            return
-    shares = [source.share for source in sources if source.share is not None]
-    total = sum(shares)
-    if total > 1 + 1e-6 or (len(shares) == len(sources) and shares and total < 1 - 1e-6):
-        yield f"datasets: the shares add up to {total:g}; they should make 1"
-    elif shares and len(shares) < len(sources) and total > 1 - 1e-6:
-        yield "datasets: the shares make 1, which leaves nothing to the sources without a share"
 
 
 def _stage_columns(recipe: StageRecipe, columns: set[str], place: str) -> Iterator[str]:
@@ -332,27 +320,3 @@ def _load_quietly(source: DatasetSource, fmt: str) -> tuple[Dataset | None, str 
     if not len(rows):
         return None, "has no rows"
     return rows, None
-
-
-def _gold_report(
-    use: str, solutions: Sequence[Any], options: Sequence[Any] | None
-) -> tuple[str | None, str | None]:
-    """The mistake, or the note, about gold answers that a reward can't grade."""
-    from trl_r1.rewards import choice, math_answer
-
-    found = [
-        choice.gold_fault(gold, options[i] if options is not None else None)
-        if use == "choice"
-        else math_answer.gold_fault(gold)
-        for i, gold in enumerate(solutions)
-    ]
-    faults = [(i, fault) for i, fault in enumerate(found) if fault]
-    if not faults:
-        return None, None
-    first = "; ".join(f"row {i} {str(solutions[i])[:40]!r} is {fault}" for i, fault in faults[:3])
-    share = len(faults) / len(solutions)
-    text = (
-        f"{len(faults)} of {len(solutions)} gold answers ({share:.1%}) can't be graded: {first}; "
-        "mend these rows or leave them out"
-    )
-    return (text, None) if share >= _TOLERATED_SHARE else (None, text)

@@ -59,6 +59,11 @@ class AssistantArguments:
     def __post_init__(self) -> None:
         if self.judge_votes < 1:
             raise ValueError(f"judge_votes is {self.judge_votes}; use 1 or more")
+        if self.judge_max_new_tokens < 1:
+            raise ValueError(f"judge_max_new_tokens is {self.judge_max_new_tokens}; use 1 or more")
+        for kind in ("judge", "rewrite"):
+            if getattr(self, f"{kind}_served_name") and not getattr(self, f"{kind}_servers"):
+                raise ValueError(f"{kind}_served_name is given, but {kind}_servers names none")
         for engine in (self._judge(), self._rewriter()):
             if engine is not None:
                 engine.addresses()

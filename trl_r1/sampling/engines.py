@@ -87,6 +87,13 @@ class EngineArguments:
         self.addresses()
         if self.server_concurrency is not None and self.server_concurrency < 1:
             raise ValueError(f"server_concurrency is {self.server_concurrency}; use 1 or more")
+        for name in ("server_timeout", "server_patience"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it is in seconds, over 0")
+        if self.served_name is not None and self.engine != "server":
+            raise ValueError("served_name is for `engine: server`, which is not set")
+        if self.vllm_options and self.engine != "vllm":
+            raise ValueError("vllm_options is for `engine: vllm`, which is not set")
 
     def addresses(self) -> list[ServerAddress]:
         """The servers. Raises ValueError for what is no address."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import get_args
 
+from trl_r1.rewards.language_consistency import LANGUAGES
 from trl_r1.sampling.selection import Policy
 
 
@@ -65,5 +66,16 @@ class SampleFilters:
             raise ValueError(
                 f"keep_per_prompt is {self.keep_per_prompt}; use 1 or more, or None for all"
             )
+        for name in ("repetition_ngram", "max_ngram_repeats", "max_paragraph_words"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"{name} is {number}; it has to be at least 1")
+        if self.language is not None and language_code(self.language) not in LANGUAGES:
+            raise ValueError(f"unknown language {self.language!r}; known: {', '.join(LANGUAGES)}")
         if self.best_by is not None and self.policy != "best_reward":
             raise ValueError(f"best_by is for `policy: best_reward`; the policy is {self.policy}")
+
+
+def language_code(language: str) -> str:
+    """The language alone of a code with a region: `pt` of `pt_BR`."""
+    return language.replace("_", "-").partition("-")[0].casefold()

@@ -181,8 +181,6 @@ def _engine(options: argparse.Namespace) -> tuple[EngineArguments, str | None]:
         _check_model_folder(Path(model).expanduser())
     if options.dtype and not isinstance(getattr(torch, options.dtype, None), torch.dtype):
         raise ValueError(f"--dtype {options.dtype}: use bfloat16, float16 or float32")
-    if options.vllm_options != "{}" and arguments.engine != "vllm":
-        raise ValueError("--vllm_options is for --engine vllm")
     return arguments, str(Path(model).expanduser()) if model is not None and looks_local else model
 
 

@@ -103,8 +103,27 @@ class OnPolicyArguments:
             raise ValueError(f"on_policy: {self.on_policy} needs teacher_model_name_or_path")
         if self.on_policy == "server" and not self.teacher_server:
             raise ValueError("on_policy: server needs teacher_server, as http://host:8000")
-        if self.on_policy == "none" and self.on_policy_args:
-            raise ValueError("on_policy_args are given, but on_policy is none")
+        self._check_unused()
+        if self.on_policy == "server" and not str(self.teacher_server).startswith("http"):
+            raise ValueError(f"teacher_server {self.teacher_server!r}: write http://host:8000")
+        if self.on_policy_args:
+            from trl_r1.training.on_policy import check_keys
+
+            check_keys(self.on_policy, self.on_policy_args)
+
+    def _check_unused(self) -> None:
+        given = {
+            "on_policy_args": (bool(self.on_policy_args), ("distillation", "gold", "server")),
+            "teacher_model_name_or_path": (
+                bool(self.teacher_model_name_or_path),
+                ("distillation", "gold"),
+            ),
+            "teacher_server": (bool(self.teacher_server), ("server",)),
+        }
+        for name, (is_given, methods) in given.items():
+            if is_given and self.on_policy not in methods:
+                wanted = " or ".join(f"`{method}`" for method in methods)
+                raise ValueError(f"{name} is for on_policy {wanted}, not {self.on_policy}")
 
 
 SPEC = StageSpec(
