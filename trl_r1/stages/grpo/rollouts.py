@@ -10,8 +10,9 @@ Columns, beside those of the data set: `step`; `weights`, which policy it was
 (`weights_hash.py`); `completion`, as messages where the prompts are; `token_ids`, `length`,
 `is_truncated`; for each reward `reward_NAME` and `verdict_NAME` (`ok`, `not gradable`, `left out`
 where it does not apply, and the pool's `malformed`, for nothing to grade, `timed out`, `out of
-memory`, `crashed`, `error`); `reward`, their weighted sum; `advantage`; `round`, 0 for the scheduled prompts and more for those that
-dynamic sampling has drawn; `is_used`, whether the row was trained on.
+memory`, `crashed`, `error`); `reward`, their weighted sum; `advantage`; `round`, 0 for the
+scheduled prompts and more for those that dynamic sampling has drawn; `is_used`, whether the row was
+trained on.
 """
 
 from __future__ import annotations
