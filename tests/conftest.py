@@ -116,7 +116,9 @@ def stage_context(
         model_name_or_path=str(model), reasoning_format="zero_bare", **(model_settings or {})
     )
     grading = GradingArguments(reward_workers=1)
-    configs = (DatasetArguments(datasets), model_args, grading, args)
+    given = (DatasetArguments(datasets), model_args, grading)
+    others = [kind for kind in module.SPEC.configs[:-1] if kind not in map(type, given)]
+    configs = (*given, *(kind() for kind in others), args)
     return StageContext("stage", output_dir, configs, rewards, on_progress)
 
 

@@ -92,7 +92,7 @@ def test_what_a_row_does_to_its_surroundings_changes_no_reward(pool: RewardPool,
     ("trap", "words"),
     [
         ("<recursion>", "RecursionError"),
-        ("<no text>", "no text"),
+        ("<no text>", "its text can't be had"),
         ("<interrupt>", "KeyboardInterrupt"),
     ],
 )

@@ -59,7 +59,7 @@ def _context(tmp_path: Path, model: Path, rows: str, spec: RewardSpec, **grading
         tmp_path / "out",
         grpo,
         model,
-        [{"dataset_name": rows}],
+        [{"dataset_name": str(rows)}],
         {},
         (spec,),
         per_device_train_batch_size=16,
