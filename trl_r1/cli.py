@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trl_r1.fitting.command import add_commands as add_fitting_commands
 from trl_r1.pipeline.quiet import QuietLog
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("--data", type=Path, metavar="FILE.jsonl", help="rows with its columns")
     trial.add_argument("--args", default="{}", metavar="YAML", help="its arguments, as in a recipe")
     trial.set_defaults(run=_check_reward)
+    add_fitting_commands(commands, _add_recipe_options, _recipe_folder)
     # Started by the runner under `accelerate launch`; not for people.
     worker = commands.add_parser("run-stage")
     worker.set_defaults(run=_run_stage)
