@@ -188,5 +188,3 @@ def _fingerprint(load: Load) -> Any:
         shapes,
         flags,
     )
-
-

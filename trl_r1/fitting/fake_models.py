@@ -138,6 +138,7 @@ def stand_in_tokenizer() -> PreTrainedTokenizerFast:
 def movable_fakes() -> Iterator[None]:
     """Let `Module.to` work on fake parameters, which torch can't swap once something refers to
     them."""
+
     def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
         for child in self.children() if recurse else ():
             child._apply(fn)

@@ -28,7 +28,13 @@ from trl_r1.training.artifacts import partial_folder, promote
 from trl_r1.training.dequantised import load_as_trained
 from trl_r1.training.models import is_adapter_folder, set_end_token
 
-_TRAINED_AS = ("dtype", "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant")
+_TRAINED_AS = (
+    "dtype",
+    "load_in_4bit",
+    "load_in_8bit",
+    "bnb_4bit_quant_type",
+    "use_bnb_nested_quant",
+)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from trl_r1.pipeline.recipe import Pipeline
 Say = Callable[[str], None]
 
 
-
 @dataclass(frozen=True)
 class PlanRequest:
     """What `plan` is asked.
