@@ -32,10 +32,11 @@ _MARKUP = re.compile(
     r"\\(?:text(?:bf|it|rm|sf)?|math(?:rm|bf|it|sf)|bf|rm|bm|boldsymbol|operatorname)\b\s*"
     r"|\\[()\[\] ,;!]|[{}$*`\"“”„«»]|__|</?[a-z]{1,8}>"
 )
+_QUOTED = re.compile(r"(?<!\w)['‘]([A-Za-z])['’](?!\w)")
 _END = " \t.。．!！,，;；:："
 _SPACE = re.compile(r"\s+")
 # A label ends where its word does; in scripts without spaces a word may follow at once.
-_WORD_GOES_ON = r"(?![^\W\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]|['’%]|[.,]\d)"
+_WORD_GOES_ON = r"(?![^\W\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]|['’%+#*^=<>~]|-\w|[.,]\d)"
 _LABELS = {
     False: re.compile(
         rf"(?P<open>[(\[]?)\s?(?P<label>[A-Za-z])\s?(?P<close>[)\]]?){_WORD_GOES_ON}"
@@ -288,7 +289,7 @@ def _stated(
             if (is_weak or _JUDGED.match(rest)) and not _PRAISED.match(rest):
                 continue  # "option A is wrong"
             is_own_text = _plain(rest) == _plain(options.get(labels[0], ""))
-            is_clear = is_clear and (is_own_text or not _MORE.search(rest))
+            is_clear = is_clear and (is_own_text or not _MORE.search(rest)) and rest[:1] != "?"
             found = (True, frozenset(labels) if is_clear else None)
         elif by_text := _by_text(line.partition(". ")[0], options):
             found = (True, by_text)
@@ -327,7 +328,7 @@ def _skip(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    text = unicodedata.normalize("NFKC", text)
+    text = _QUOTED.sub(r"\1", unicodedata.normalize("NFKC", text))
     return _SPACE.sub(" ", _MARKUP.sub(" ", text)).strip().rstrip(_END).lstrip(":： ")
 
 
@@ -422,7 +423,9 @@ def completion_text(completion: Any) -> str:
         return ""
     if isinstance(completion, str):
         return completion
-    content = completion[-1].get("content") if completion else None
+    last = completion[-1] if completion else {}
+    # What a tool or a user said last is no answer of the model's.
+    content = None if last.get("role") in ("tool", "user") else last.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))

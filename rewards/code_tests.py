@@ -65,14 +65,15 @@ def code_tests_reward(
     if score not in ("all", "share"):
         raise ValueError(f"code_tests_reward: score is {score!r}; it is 'all' or 'share'")
     open_backend = _opener(backend, num_workers, limits)
-    from trl_r1.verification.program_tests import grade_programs, parse_tests
+    from trl_r1.verification.program_tests import grade_programs
+    from trl_r1.verification.reading_tests import parse_tests
 
     nothing: list[str | None] = [None] * len(completions)
-    programs = [_last_program(_text(completion), prefilled) for completion in completions]
-    tests_of = [
-        parse_tests(test, entry) for test, entry in zip(tests, entry_point or nothing, strict=True)
-    ]
+    programs = [_last_program(completion_text(completion), prefilled) for completion in completions]
     setups = [setup or "" for setup in test_setup_code or nothing]
+    tests_of = [
+        parse_tests(*of_row) for of_row in zip(tests, entry_point or nothing, setups, strict=True)
+    ]
     rows = list(zip(programs, tests_of, setups, strict=True))
     to_run = [(code, own, setup) for code, own, setup in rows if code is not None and own]
     graded = iter(grade_programs(to_run, open_backend(), float_tolerance) if to_run else ())
@@ -84,23 +85,31 @@ def code_tests_reward(
 
 # Its sandbox has worker processes and limits of its own, and wants a batch's programs at once.
 code_tests_reward.runs_in_trainer = True  # type: ignore[attr-defined]
+code_tests_reward.runs_in_thread = True  # type: ignore[attr-defined]
 
 
 def has_no_program(
     completions: Sequence[Any], prefilled: bool = False, **kwargs: Any
 ) -> list[bool]:
     """Whether each completion has no program to run; logged as the share malformed."""
-    return [_last_program(_text(completion), prefilled) is None for completion in completions]
+    return [
+        _last_program(completion_text(completion), prefilled) is None for completion in completions
+    ]
 
 
 code_tests_reward.malformed = has_no_program  # type: ignore[attr-defined]
 
 
-def row_fault(tests: Any, entry_point: str | None = None, **columns: Any) -> str | None:
+def row_fault(
+    tests: Any,
+    entry_point: str | None = None,
+    test_setup_code: str | None = None,
+    **columns: Any,
+) -> str | None:
     """Why no program could be graded by a row's tests; asked of every row when data is loaded."""
-    from trl_r1.verification.program_tests import parse_tests
+    from trl_r1.verification.reading_tests import parse_tests
 
-    own = parse_tests(tests, entry_point)
+    own = parse_tests(tests, entry_point, test_setup_code or "")
     if not own:
         return "not gradable because it has no tests"
     if all(test.fault for test in own):
@@ -152,10 +161,19 @@ def _score(verdicts: list[bool | None], score: str) -> float | None:
     return 1.0 if len(graded) == len(verdicts) else None
 
 
-def _text(completion: Any) -> str:
+def completion_text(completion: Any) -> str:
+    """Text of a plain-text or conversational completion (its last message); `""` for None."""
+    if completion is None:
+        return ""
     if isinstance(completion, str):
         return completion
-    return "".join(str(message.get("content") or "") for message in completion or [])
+    last = completion[-1] if completion else {}
+    # What a tool or a user said last is no answer of the model's.
+    content = None if last.get("role") in ("tool", "user") else last.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(part for part in parts if isinstance(part, str))
+    return content or ""
 
 
 def _last_program(text: str, prefilled: bool = False) -> str | None:

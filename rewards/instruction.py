@@ -707,7 +707,9 @@ def completion_text(completion: Any) -> str:
         return ""
     if isinstance(completion, str):
         return completion
-    content = completion[-1].get("content") if completion else None
+    last = completion[-1] if completion else {}
+    # What a tool or a user said last is no answer of the model's.
+    content = None if last.get("role") in ("tool", "user") else last.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))

@@ -34,13 +34,16 @@ Conventions, where people disagree:
   A list `1,2` may be written as a set and a set as a list. An answer named twice counts once.
   With two items `[1,2]` and `(1,2)` are different intervals.
 - Several answers are one list: `4 or 5`, and boxes joined by `and`, `or` or a comma.
-  Otherwise the last box counts. A `Final answer:` after the last box counts before it.
-- `x=5` is `5`, but not `y=5`. An equation equals its multiples. `y=2x` is `2x` and `f(x)=2x`.
+  Otherwise the last box counts. A `Final answer:` after the last box counts before it. What is
+  denied (`not \boxed{5}`) or asked (`the answer is 5?`) is no answer.
+- `x=5` is `5`, but not `y=5`; `n=2n-1` says nothing. An equation equals its multiples. `y=2x` is
+  `2x` and `f(x)=2x`. `5 \pmod 7` names a remainder.
 - `52_8` is `42`, not `52`. `2\frac13` and `2 1/3` are mixed numbers.
 - `03/05/2024` is March 5 unless only the other reading is a date. `3:30` is 3:30 pm or am; gold
   `3:45` is a time, gold `3:4` or `3:40` a ratio.
 - Words are compared without case, articles and full stops; letters of choices without brackets,
   the text of the choice and case. `no solution` is the empty set.
+- `\lceil n/2\rceil` and other formulas that round are compared at whole numbers.
 - Formulas that are equal count as equal, so a question that says "factor this" can be answered
   by repeating it.
 
@@ -55,7 +58,8 @@ import math
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -185,7 +189,9 @@ def completion_text(completion: Any) -> str:
         return ""
     if isinstance(completion, str):
         return completion
-    content = completion[-1].get("content") if completion else None
+    last = completion[-1] if completion else {}
+    # What a tool or a user said last is no answer of the model's.
+    content = None if last.get("role") in ("tool", "user") else last.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
@@ -195,16 +201,26 @@ def completion_text(completion: Any) -> str:
 _MARKER = re.compile(
     r"####|\b(?:answer(?: to (?:the|this|your) (?:question|problem))?|"
     r"correct (?:option|choice))\b"
-    r"(?:[*_ ]{0,4}(?:is\b|:|=)[*_: ]{0,4}|[ ]{1,4}(?=\$|\\[(\[])|(?<=final answer)[*_ ]{0,4}\n)|"
+    r"(?:[*_ ]{0,4}(?:is\b|[:\uff1a=])[*_:\uff1a ]{0,4}|[ ]{1,4}(?=\$|\\[(\[])|"
+    r"(?<=final answer)[*_ ]{0,4}\n)|"
     r"^[ ]{0,4}A:",
     re.IGNORECASE | re.MULTILINE,
+)
+# The same in other languages, looked for where there is none of these.
+_FOREIGN_MARKER = re.compile(
+    r"(?:答案|答え|正解|정답|답|答)[*_ ]{0,4}(?:是|为|為|は|은|는|[:\uff1a])[*_:\uff1a ]{0,4}|"
+    r"\b(?:antwort|r[ée]ponse|respuesta|risposta|resposta|antwoord|odpowied[źz]|cevap|ответ)"
+    r"(?: (?:finale?|correct[ae]|final[ea]))?[*_ ]{0,4}"
+    r"(?:[:\uff1a=]|\b(?:ist|lautet|est|es|è|é|is|to)\b)[*_:\uff1a ]{0,4}",
+    re.IGNORECASE,
 )
 _STOP_TOKEN = re.compile(r"<\|[a-zA-Z_]{1,20}\|>|</s>")
 _FINAL_MARKER = re.compile(
     r"\bfinal answer\b[*_ ]{0,4}(?:is\b|:)[*_: ]{0,4}(?=[$\d-]|\\[(\[]|\\frac)", re.IGNORECASE
 )
 _FORMULA = re.compile(
-    r"\$\$([^$]{1,1000})\$\$|\$([^$]{1,1000})\$(?!\d)|\\\(([^$]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]"
+    r"\$\$([^$]{1,1000})\$\$|\$([^$]{1,1000})\$(?!\d)|"
+    r"\\\(([^$]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]"
 )
 _NUMBER_IN_TEXT = re.compile(
     r"(?<![\w.,])-?(?:\$ ?)?(?:\d{1,3}(?:,\d{3}){1,50}(?![\d,]*\d)|\d{1,400})(?:\.\d{1,400})?"
@@ -212,8 +228,11 @@ _NUMBER_IN_TEXT = re.compile(
 )
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
 # What may stand between two boxes that are one answer: `\boxed{1} and \boxed{2}`.
-_JOIN = re.compile(r"(?:,|;|\b(?:and|or)\b)", re.IGNORECASE)
 _MAX_JOIN = 40
+_DENIED = re.compile(
+    r"(?:\b(?:not|never|cannot)|n['\u2019]t|\\neq?|\u2260)(?:\s(?:be|equal|equals|to)){0,3}\s?[$*]{0,2}"
+    r"(?:\\[(\[])?\s?$"
+)
 _TAIL = 4000  # where an answer that nothing marks is looked for
 
 
@@ -274,7 +293,8 @@ def _last_box(text: str, is_gold: bool = False) -> str | None:
     r"""Content of the last closed `\boxed{...}` (or `\boxed 5`), found in one pass.
 
     Boxes joined by a comma, `and` or `or` are one answer, a list: `\boxed{4} or \boxed{5}` is not
-    the answer 5. In a gold answer, boxes with nothing between them are one too.
+    the answer 5. In a gold answer, boxes with nothing between them are one too. A box that is
+    denied, `not \boxed{5}`, is none.
     """
     if "boxed" not in text and "fbox" not in text:
         return None
@@ -282,7 +302,7 @@ def _last_box(text: str, is_gold: bool = False) -> str | None:
     found: list[tuple[str, int]] = []
     for match in reversed(list(_BOX.finditer(text))):
         box = _box_at(text, match.end(), closing)
-        if box is None:
+        if box is None or _DENIED.search(text, max(0, match.start() - 40), match.start()):
             continue
         between = text[box[1] : found[-1][1]] if found else ""
         if found and not (_is_join(between) or (is_gold and not between.strip())):
@@ -328,12 +348,22 @@ def _unclosed_box(text: str) -> str | None:
 
 def _after_marker(text: str) -> str | None:
     """What follows the last `####`, `Answer:` or `answer is`, to the end of its sentence."""
-    last = None
-    for match in _MARKER.finditer(text):
-        last = match
-    if last is None:
-        return None
-    rest = text[last.end() : last.end() + MAX_ANSWER_CHARS + 100].lstrip().lstrip("*_:").lstrip()
+    for pattern in (_MARKER, _FOREIGN_MARKER):
+        ends = deque((match.end() for match in pattern.finditer(text)), maxlen=_MAX_MARKERS)
+        for end in reversed(ends):
+            statement = _statement_at(text, end)
+            if statement != _QUESTION:
+                return statement or None
+    return None
+
+
+_MAX_MARKERS = 8
+_QUESTION = "?"
+
+
+def _statement_at(text: str, start: int) -> str:
+    """What stands from there to the end of a sentence; `?` for one that only asks."""
+    rest = text[start : start + MAX_ANSWER_CHARS + 100].lstrip().lstrip("*_:").lstrip()
     formula = _FORMULA.match(rest)
     if formula and not re.match(r"\$ ?\d[\d,.]*\b[^$]*$", rest.partition("\n")[0]):
         following = rest[formula.end() :].lstrip()
@@ -342,11 +372,14 @@ def _after_marker(text: str) -> str | None:
     line = rest.partition("\n")[0][: MAX_ANSWER_CHARS + 1]
     line = line.strip().lstrip(":").strip().strip("*_ ")
     line = re.sub(r"^[-*] (?=[A-Za-z$\\])", "", line)  # an item of a list
-    line = re.split(_END_OF_STATEMENT, line, maxsplit=1)[0]
-    return line.rstrip(".").strip().strip("*_ ") or None
+    end = _END_OF_STATEMENT.search(line)
+    if end is not None and end.group() == "?":
+        return _QUESTION
+    line = line[: end.start()] if end else line
+    return line.rstrip(".").strip().strip("*_ ")
 
 
-_END_OF_STATEMENT = re.compile(r"\.(?=\s)|[;!?](?=\s|$)|,?\s(?:since|because|which)\b")
+_END_OF_STATEMENT = re.compile(r"\.(?=\s)|。|[;!?](?=\s|$)|,?\s(?:since|because|which)\b")
 # A word that is no list, function or name: what has one is a sentence.
 _ENGLISH = re.compile(
     r"(?!(?:and|or|text|sqrt|sin|cos|tan|log|ln|exp|pi)\b)\b[A-Za-z]*[a-z][A-Za-z]+\b"
@@ -412,14 +445,8 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u200e\u200f", None),
         **dict.fromkeys("\u2018\u2019\u2032", "'"),
         **dict.fromkeys("\u201c\u201d\u2033", '"'),
-        **{
-            "\u3001": ",",
-            "\u3002": ".",
-            "\u2044": "/",
-            "\u2215": "/",
-            "\u2236": ":",
-            "\u00f7": "/",
-        },
+        **{"\u3001": ",", "\u3002": ".", "\u2044": "/", "\u2215": "/", "\u2236": ":"},
+        "\u00f7": "/",
         **{"\u00d7": "\\times ", "\u00b7": "\\cdot ", "\u22c5": "\\cdot ", "\u2219": "\\cdot "},
         **{"\u03c0": "\\pi ", "\u221a": "\\sqrt ", "\u221b": "\\sqrt[3]", "\u00b0": "^\\circ "},
         **{"\u03b8": "\\theta ", "\u221e": "\\infty ", "\u2264": "\\le ", "\u2265": "\\ge "},
@@ -450,25 +477,12 @@ _SAME: dict[str, str] = {
     **{"%": "%", "$": "$", "&": "&", "_": "_", "#": "#", "dbinom": "\\binom", "tbinom": "\\binom"},
     **{"lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "lparen": "(", "rparen": ")"},
     **{"langle": "(", "rangle": ")", "colon": ":", "div": "/", "simeq": "\\approx "},
-    **{
-        "asymp": "\\approx ",
-        "rightarrow": "\\to ",
-        "longrightarrow": "\\to ",
-        "lbrack": "[",
-        "rbrack": "]",
-        "bar": "\\overline",
-        "lor": "\\text{or}",
-    },
+    **{"asymp": "\\approx ", "rightarrow": "\\to ", "longrightarrow": "\\to ", "lbrack": "["},
+    **{"rbrack": "]", "bar": "\\overline", "lor": "\\text{or}"},
     **{"vee": "\\text{or}", "land": "\\text{and}", "wedge": "\\text{and}", "R": "\\mathbb{R}"},
     **{"dots": "...", "ldots": "...", "cdots": "...", "infin": "\\infty ", "mod": "\\bmod "},
-    **{
-        "bigcup": "\\cup ",
-        "bigcap": "\\cap ",
-        "euro": "\u20ac",
-        "pounds": "\u00a3",
-        "setminus": "\\setminus ",
-        "backslash": "\\setminus ",
-    },
+    **{"bigcup": "\\cup ", "bigcap": "\\cap ", "euro": "\u20ac", "pounds": "\u00a3"},
+    **{"setminus": "\\setminus ", "backslash": "\\setminus "},
 }
 _TWICE_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)+[a-zA-Z({]")
 _ESCAPED_ONCE = re.compile(r"(?<!\\)(?:\\\\)*\\[a-zA-Z]")
@@ -505,6 +519,8 @@ def _canonical(text: str) -> str:
     if text.count("$") - text.count("\\$") > 1:
         text = re.sub(r"(?<!\\)\$\$?((?:\\.|[^$\\])+)\$\$?", r"\1", text)
     text = re.sub(r",\s?\\!\s?", "", text)
+    # A thin space groups thousands; between other digits it parts two numbers.
+    text = re.sub(r"(?<=\d)\\[,!;:]\s?(?=\d)(?!\d{3}(?!\d))", " ", text)
     text = _without_decoration(text) if "\\" in text else text
     text = _COMMAND.sub(_command, text)
     text = re.sub(r"\$+(?=\s*[^\s\d.\-])|(?<=[^\s])\$+|\$\$", "", text)
@@ -554,7 +570,7 @@ def _without_decoration(text: str) -> str:
     text = re.sub(r"(?<=[A-Za-z}])\\[,!](?=\\?[A-Za-z])", " ", text)
     text = re.sub(r"\\(?:textcolor|color)\s?\{[^{}]{1,30}\}", "", text)
     text = re.sub(r"\\(?:hspace|vspace|phantom|hphantom|tag|label)\*?\{[^{}]{0,40}\}", " ", text)
-    text = re.sub(r"\\(?:underline|boxed|fbox|ensuremath|cancel)(?![a-zA-Z])\s?(?=\{)", "", text)
+    text = re.sub(r"\\(?:underline|boxed|fbox|ensuremath)(?![a-zA-Z])\s?(?=\{)", "", text)
     text = re.sub(r"\\\\\[[^\[\]]{1,10}\]", r"\\\\", text)
     text = re.sub(r"\{([^{}]{1,80})\\over(?![a-z])([^{}]{1,80})\}", r"\\frac{\1}{\2}", text)
     text = re.sub(r"\{([^{}]{1,80})\\choose(?![a-z])([^{}]{1,80})\}", r"\\binom{\1}{\2}", text)
@@ -601,18 +617,22 @@ _DIGITS = (
     r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d{1,3}(?:[ ]\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*|\.\d+)"
 )
 _NUMBER = re.compile(
-    rf"""(?P<sign>[+-]?)\s?(?P<money>(?:US|CA|A|NZ|HK)?\$|[€£¥₹]|(?:USD|EUR|GBP|Rs\.?)\s)?\s?(?P<sign2>[+-]?)\s?
-    (?:(?P<whole>\d+)?\s?\+?\s?\\frac\{{\s?(?P<num>-?{_DIGITS})\s?\}}\{{\s?(?P<den>-?{_DIGITS})\s?\}}
+    rf"""(?P<sign>[+-]?)\s?
+    (?P<money>(?:US|CA|A|NZ|HK)?\$|[€£¥₹]|(?:USD|EUR|GBP|Rs\.?)\s)?\s?(?P<sign2>[+-]?)\s?
+    (?:(?P<whole>\d+)?\s?\+?\s?
+      \\frac\{{\s?(?P<num>-?{_DIGITS})\s?\}}\{{\s?(?P<den>-?{_DIGITS})\s?\}}
     |(?P<whole2>\d{{1,3}}(?:[ ]\d{{3}})+|\d+)\s(?P<num2>\d+)\s?/\s?(?P<den2>\d+)
     |(?P<num3>{_DIGITS})\s?/\s?(?P<den3>{_DIGITS})
     |(?P<repeat0>\d*\.\d*)\\overline\s?\{{\s?(?P<repeat>\d+)\s?\}}
-    |(?P<mantissa>{_DIGITS})(?:\s?(?:\\times|\\cdot|\*|x)\s?10\s?\^\s?\{{?\s?(?P<exp>[+-]?\d{{1,3}})\s?\}}?
+    |(?P<mantissa>{_DIGITS})
+      (?:\s?(?:\\times|\\cdot|\*|x)\s?10\s?\^\s?\{{?\s?(?P<exp>[+-]?\d{{1,3}})\s?\}}?
       |[eE](?P<exp2>[+-]?\d{{1,3}})(?!\d))?)
     (?P<rest>.*)""",
     re.VERBOSE | re.DOTALL,
 )
 _BASED = re.compile(
-    r"\(?(?:\\text\s?\{)?([0-9A-Za-z]{1,64})\}?\)?\s?_\s?\{?\s?(?:\\text\s?\{)?\s?(\d{1,2}|[a-z]{3,11})\s?\}?\s?\}?"
+    r"\(?(?:\\text\s?\{)?([0-9A-Za-z]{1,64})\}?\)?\s?_\s?\{?\s?"
+    r"(?:\\text\s?\{)?\s?(\d{1,2}|[a-z]{3,11})\s?\}?\s?\}?"
 )
 _BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
 _BASE_NAMES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
@@ -621,6 +641,10 @@ _EUROPEAN = re.compile(
     r"([€£]?\s?-?)(\d{1,3}(?:\.\d{3}){2,}|\d{1,3}(?:[. ]\d{3})+(?=,)|\d+(?=,\d\d\s?€)|"
     r"(?<=€)\d+|(?<=€ )\d+|0(?=,\d{3}$))"
     r"(?:,(\d{1,3}))?(\s?(?:€|\D.*)?)"
+)
+# Chinese measure words after a number; those that multiply it, as \u4e07, are none.
+_COUNTER = re.compile(
+    r"(?<=\d)\s?[\u4e2a\u500b\u5143\u4eba\u53ea\u672c\u5929\u5c81\u6b21\u4ef6\u5757\u6761\u9897\u68f5\u5934\u5f20\u4f4d\u540d\u679a\u8f86\u9875\u79cd]$"
 )
 _WORDS = {
     **{"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7},
@@ -634,15 +658,20 @@ _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth":
 # Words that say more about a number than what it counts.
 _NOT_UNITS = re.compile(
     r"or|and|not|to|through|times|plus|minus|over|divided|by|dozen|half|halves|"
-    r"less|than|about|between|either|maybe|except|but|pi|sqrt|sin|cos|tan|log|ln|exp|no|mod|is"
+    r"less|than|about|between|either|maybe|except|but|pi|sqrt|sin|cos|tan|log|ln|exp|no|mod|is|"
+    r"root|factorial|choose|below|above|score|wrong|incorrect|false|tens|hundreds|thousands|"
+    r"gross|lakhs?|crores?|mil|mille|mill(?:ones|ionen|[oó]n)|tausend|noon|midnight|unless|if|when|"
+    r"(?:third|four|fif|six|seven|eigh|nin|ten|eleven|twelf|hundred|thousand|million)ths?|thirds"
 )
 # Words before a number that change it, or leave it open.
 _HEDGES = re.compile(
     r"or|and|not|no|nor|never|neither|either|maybe|sqrt|root|twice|half|double|triple|square|cube|"
     r"minus|negative|plus|times|least|most|more|fewer|less|than|over|under|below|above|up|between|"
     r"from|to|option|choice|sum|product|sin|cos|tan|log|ln|exp|max|min|of|mod|except|without|"
-    r"\w+n't|isnt|but|wrong|greater|smaller|pi|dozen|per|until|before|after|next|hundred|thousand|million|"
-    r"billion"
+    r"\w+n't|isnt|but|wrong|greater|smaller|pi|dozen|per|until|before|after|next|"
+    r"hundred|thousand|million|billion|"
+    r"case|step|fig|figure|eq|equation|table|page|chapter|section|example|exercise|part|"
+    r"by|every|almost|within|beyond|base"
 )
 # What is measured in which units, and how many of the first one each is. Dimensions: length L, mass
 # M, time T, current I, temperature K, substance S; money by currency.
@@ -685,8 +714,7 @@ def _read_units() -> dict[str, tuple[dict[str, int], Fraction]]:
     units: dict[str, tuple[dict[str, int], Fraction]] = {}
     for dimension, row in _DIMENSIONS:
         powers = {}
-        for part in dimension.split():
-            name, power = re.fullmatch(r"([A-Za-z]+)(-?\d)?", part).groups()  # type: ignore[union-attr]
+        for name, power in re.findall(r"([A-Za-z]+)(-?\d)?", dimension):
             powers[name] = int(power or 1)
         names: list[str] = []
         for word in row.split():
@@ -740,10 +768,13 @@ def _number(text: str) -> _Number | None:
     based = _BASED.fullmatch(text) if "_" in text else None
     if based:
         return _in_base(based[1], based[2])
+    text = _COUNTER.sub("", text)
     text = re.sub(r"^(-?)[({](-?\d+)[)}]\s?/\s?[({]?(\d+)[)}]?$", r"\1\2/\3", text)
     text = re.sub(r"^(-?\d+)\s?/\s?[({](\d+)[)}]$", r"\1/\2", text)
     sign = text[:1] if text[:1] in ("+", "-") else ""
     inside = _brackets(text[len(sign) :].strip()) if text.endswith((")", "}")) else None
+    if inside and inside[0] == "(" and "," in inside[1]:
+        return None  # a tuple, also where its parts would make a number: `(123,456)`
     if inside and inside[0] in "({" and (not sign or re.fullmatch(r"[\d.,/ ]+", inside[1])):
         number = _number(inside[1])
         return replace(number, value=-number.value) if number and sign == "-" else number
@@ -891,6 +922,8 @@ def _unit(rest: str, has_space: bool) -> _Unit | None:
     if not words or any(
         w.casefold() in _WORDS or _NOT_UNITS.fullmatch(w.casefold()) for w in words
     ):
+        return None
+    if words[0].casefold() in ("squared", "cubed"):
         return None
     if words[0] == "%" or words[0].casefold() in ("percent", "percentage", "pct"):
         return (
@@ -1090,7 +1123,8 @@ _CHOICE = re.compile(
 _CHOSEN = re.compile(
     r"(?:(?:option|choice|answer|graph|figure|statement|letter)\s)?(?:\\text\{)?"
     r"(?:(?:option|choice|answer|graph|figure|statement|letter)\s\}?)?"
-    r"(?:\((?P<bracketed>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|(?P<bare>[A-Za-z])(?=[.:)}]|$|\sis\s(?:correct|right|true|the)))"
+    r"(?:\((?P<bracketed>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|"
+    r"(?P<bare>[A-Za-z])(?=[.:)}]|$|\sis\s(?:correct|right|true|the)))"
     r"\)?[}.:]*(?P<rest>.*)",
     re.DOTALL | re.IGNORECASE,
 )
@@ -1100,8 +1134,9 @@ _OTHER_CHOICE = re.compile(
 )
 _BRACKETS = {"(": ")", "[": "]", _SET_OPEN: _SET_CLOSE, "{": "}"}
 _LEAD = re.compile(
-    r"(?:\\text\{)?\s?(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|our|my)\s)?(?:(?:final|correct)\s)?"
-    r"(?:(?:answer|result|option|choice)\s?(?:is|are|:|=)|ans\s?[:=]|(?:it|this|that|which)\s(?:is|equals)\s)"
+    r"(?:\\text\{)?\s?(?:(?:so|thus|hence|therefore),?\s)?(?:(?:the|our|my)\s)?"
+    r"(?:(?:final|correct)\s)?(?:(?:answer|result|option|choice)\s?(?:is|are|:|=)|ans\s?[:=]|"
+    r"(?:it|this|that|which)\s(?:is|equals)\s)"
     r"\s?:?\s?\}?\s?(?=\S)",
     re.IGNORECASE,
 )
@@ -1195,9 +1230,21 @@ def _only_formula(answer: str) -> str | None:
     return str(found[0][found[0].lastindex or 0])
 
 
+_RESIDUE = re.compile(
+    r"(\d{1,40})\s?(?:\\pmod\s?\{\s?(\d{1,40})\s?\}|\(?\s?(?:\\bmod|\\text\{\s?mod\s?\}|mod)\s?"
+    r"\{?(\d{1,40})\s?\}?\)?)"
+)
+
+
 def _match_number(gold: str, gold_number: _Number, answer: str, accept: bool) -> bool:
     if _moment(answer) is not None:
         return False  # "5 March" is no 5
+    residue = _RESIDUE.fullmatch(answer)
+    if residue and int(residue[1]) < int(residue[2] or residue[3]):
+        answer = residue[1]  # `809 \pmod{1000}` names its remainder
+    group = _brackets(answer)
+    if group and group[0] == _SET_OPEN and len(_items(group[1])) == 1:
+        answer = group[1]  # a list of one, as a set
     if gold_number.value.denominator > 1 and _DECIMAL_COMMA.fullmatch(answer):
         answer = answer.replace(",", ".")  # a list would be no answer to this
     for value in _stated(answer):
@@ -1287,6 +1334,7 @@ def _last_value(answer: str) -> str | None:
         return None
     if len(parts) == 1:
         return answer
+    names = [part for part in parts if _is_name(part)]
     parts = [part for part in parts if not _is_name(part)]
     if len(parts) > 1 and _ONLY_NAMES.fullmatch(parts[0]):
         parts = parts[1:]  # `m+n = 204`
@@ -1294,10 +1342,28 @@ def _last_value(answer: str) -> str | None:
         return None
     if any(not _match_formulas(parts[-1], part) for part in parts[:-1]):
         return None
-    return parts[-1]
+    if _mentions(names, parts[-1]):
+        return None
+    return next((part for part in reversed(parts) if _number(part) is not None), parts[-1])
+
+
+def _mentions(names: list[str], value: str) -> bool:
+    """Whether one of these variables stands in what they are said to be: `n = 2n-1` says nothing
+    about n."""
+    if not names or _number(value) is not None:
+        return False
+    letters = re.findall(r"[A-Za-z]+(?!_)", re.sub(r"\\text\s?\{[^{}]*\}|\\[a-zA-Z]+", " ", value))
+    return any(len(name) == 1 and any(name in group for group in letters) for name in names)
 
 
 _ONLY_NAMES = re.compile(r"[+\-]?\|?[A-Za-z]{1,3}\|?(?:\s?[+\-]?\s?\|?[A-Za-z]{1,3}\|?){0,5}")
+
+
+# What only names a value: `P(X=2)`, `\\gcd(a,b)`, `[ABC]`, `\\sum_{k=1}^n k`.
+_NAMED_VALUE = re.compile(
+    r"(?:P|Pr|E|Var|\\Pr|\\(?:det|gcd|lcm|max|min))\s?(?:\([^()+]{1,60}\)|\[[^\[\]+]{1,60}\])|"
+    r"\[[A-Z]{3,6}\]|\\(?:lim|sum|prod|int)\b[^=]{0,3}_.{1,150}"
+)
 
 
 def _is_name(text: str) -> bool:
@@ -1305,10 +1371,13 @@ def _is_name(text: str) -> bool:
     text = re.sub(
         r"\\(?:angle|text|triangle|overline|mathbb|theta|alpha|beta|lambda|vec|hat)\s?", "a", text
     )
+    text = re.sub(r"_\s?\{\s?(?:a\s?\{[A-Za-z ]{1,20}\}|\\(?:max|min)\s?)\s?\}", "", text)
+    if _NAMED_VALUE.fullmatch(text):
+        return True
     text = re.sub(r"\\frac\s?\{d[a-z]?\}\s?\{d[a-z]\}", "d", text.replace(" ", ""))
     name = (
         r"\{?[A-Za-z]{1,12}'{0,3}\}?(?:_\{?\w{1,6}\}?)?(?:\^\{?-1\}?)?(?:\{[A-Za-z]{1,12}\})?"
-        r"(?:\([a-z]\)|\([A-Z][A-Za-z|,\\ ]{0,12}\))?"
+        r"(?:\([a-z]\)|\(-?\d{1,6}\)|\([A-Z][A-Za-z|,\\ ]{0,12}\))?"
     )
     return bool(re.fullmatch(rf"{name}|\({name}(?:,{name}){{1,9}}\)", text))
 
@@ -1332,7 +1401,7 @@ def _is_words(text: str) -> bool:
 
 
 def _match_words(gold: str, answer: str, accept: bool, depth: int) -> bool | None:
-    if not _is_words(gold):
+    if not _is_words(gold) or (re.fullmatch(r"[A-Z]{2,6}", gold) and len(_items(answer)) > 1):
         return None
     gold, answer = _plain_words(gold), _plain_words(answer)
     if gold == answer:
@@ -1342,7 +1411,10 @@ def _match_words(gold: str, answer: str, accept: bool, depth: int) -> bool | Non
         return bool(
             said and said[1] == gold and not _YES_NO & set(re.findall(r"\w+", said[2])) - {gold}
         ) and not re.search(r"\b(?:not|or|maybe|but)\b", answer)
-    if re.fullmatch(rf"{re.escape(gold)} (?:is|was|has|does)\b(?!.*\b(?:not|or|and)\b).*", answer):
+    if re.fullmatch(
+        rf"{re.escape(gold)} (?:is|was|has|does)\b(?!.*\b(?:not|or|and|wrong|incorrect|false)\b).*",
+        answer,
+    ):
         return True
     items = [sorted(re.split(r",\s?(?:and\s)?|\sand\s", text)) for text in (gold, answer)]
     return len(items[0]) > 1 and items[0] == items[1]
@@ -1499,7 +1571,8 @@ def _matrix(text: str) -> tuple[bool, list[list[str]]] | None:
 
 
 _UNIT_VECTOR = re.compile(
-    r"\\(?:text|hat|vec|overline|overrightarrow)\s?(?:\{\s?\\(?:text|hat|vec)\s?)?\{\s?\\?(i|j|k|imath|jmath)\s?\}\s?\}?"
+    r"\\(?:text|hat|vec|overline|overrightarrow)\s?(?:\{\s?\\(?:text|hat|vec)\s?)?"
+    r"\{\s?\\?(i|j|k|imath|jmath)\s?\}\s?\}?"
 )
 
 
@@ -1688,7 +1761,8 @@ def _split_at(pattern: re.Pattern[str], text: str) -> list[str]:
     r"""Parts and separators, where a separator in braces is none: `\sum_{k=1}^n k = 6`."""
     parts, start, depth, at = [], 0, 0, 0
     for match in pattern.finditer(text):
-        depth += text.count("{", at, match.start()) - text.count("}", at, match.start())
+        passed = text[at : match.start()]
+        depth += sum(map(passed.count, "{([")) - sum(map(passed.count, "})]"))
         at = match.start()
         if depth == 0:
             parts += [text[start : match.start()].strip(), match.group()]
@@ -1775,7 +1849,9 @@ def _match_stated(
     if answer_parts is None or len(answer_parts) != 3 or answer_parts[1] not in ("=", "\\in "):
         return None
     left, _, right = answer_parts
-    return _match(gold, right, accept, depth + 1) if _is_name(left) else None
+    if not _is_name(left) or _mentions([left], right):
+        return None
+    return _match(gold, right, accept, depth + 1)
 
 
 def _match_sides(gold: list[str], answer: list[str]) -> bool:
@@ -1821,6 +1897,8 @@ def _match_lists(gold: str, answer: str, accept: bool, depth: int) -> bool | Non
     """Lists without brackets around them, in any order; with a name for each item, by name."""
     answer_group = _brackets(answer)
     gold_items, answer_items = _items(gold), _items(answer)
+    if len(answer_items) > 1 and re.fullmatch(r"[A-Z]{2,6}", gold):
+        gold_items = list(gold)  # letters of choices
     if len(gold_items) == 1 and len(answer_items) == 1:
         return None
     if len(answer_items) == 1 and re.search(r"\bor\b", gold) and len(gold_items) == 2:
@@ -1925,7 +2003,7 @@ def _match_formulas(gold: str, answer: str) -> bool:
     if gold_unit and answer_unit and not _same_words(gold_unit, answer_unit):
         return False
     num_compared = 0
-    for point in _POINTS:
+    for point in _points_for(gold + answer):
         a, b = _evaluate(gold, point), _evaluate(answer, point)
         if a is None and b is None and num_compared:
             continue  # outside the domain of both
@@ -1933,6 +2011,14 @@ def _match_formulas(gold: str, answer: str) -> bool:
             return False
         num_compared += 1
     return num_compared > 0
+
+
+def _points_for(text: str) -> Sequence[int]:
+    """Where to compare: formulas that round at whole numbers too, and of n, m or k only there."""
+    if "\\lfloor" not in text and "\\lceil" not in text:
+        return _POINTS
+    names = set(re.findall(r"[A-Za-z]", re.sub(r"\\[a-zA-Z]+", "", text)))
+    return _WHOLE_POINTS if names <= set("nmkNMK") else (*_POINTS, *_WHOLE_POINTS)
 
 
 def _bare(text: str) -> str:
@@ -1957,8 +2043,11 @@ def _without_unit(text: str) -> tuple[str, frozenset[str]]:
     return match[1], unit.words if unit else frozenset()
 
 
-# Two positive points and a negative one for the variables of a formula.
-_POINTS = (1, 2, -3)
+# Points for the variables of a formula: two positive ones, a negative one, and one of both signs,
+# so that `|xy|` is not `xy`.
+_POINTS = (1, 2, -3, -4)
+_MIXED = -4
+_WHOLE_POINTS = range(11, 17)  # six in a row, so that every remainder by 2 and 3 is among them
 _TOKEN = re.compile(r"(\d+\.?\d*|\.\d+)|\\([a-zA-Z]+)|([a-zA-Z]+)|(\S)")
 _CLOSES = {"(": ")", "{": "}", "[": "]", "|": "|"}
 _CLOSING = ("\\rfloor", "\\rceil")
@@ -2040,7 +2129,7 @@ class _Evaluator:
             sign = -1 if self._take("-") else 1
             if sign == 1:
                 self._take("+")
-            value = _bounded(value + sign * self._product())
+            value = _bounded(_added(value, sign * self._product()))
         self._depth -= 1
         return value
 
@@ -2204,7 +2293,9 @@ class _Evaluator:
             argument = self._product(stops)
             self._depth -= 1
         if exponent == -1:
-            raise _CannotEvaluateError("an inverse function")
+            if name not in ("sin", "cos", "tan"):
+                raise _CannotEvaluateError("an inverse function")
+            function, exponent = _FUNCTIONS[f"arc{name}"], None
         value: complex = function(complex(argument))
         return value if exponent is None else _raise(value, exponent)
 
@@ -2220,8 +2311,12 @@ class _Evaluator:
             name += "_" + "".join(self._tokens[start : self._at]).strip("{}")
         elif name in _CONSTANTS:
             return _CONSTANTS[name]
-        spread = zlib.crc32(f"{name} {abs(self._point)}".encode()) % 797
-        return Fraction(101 + spread, 211) * (1 if self._point > 0 else -1)
+        seed = f"{name} {abs(self._point)}" if self._point not in _WHOLE_POINTS else name
+        spread = zlib.crc32(seed.encode()) % 797
+        if self._point in _WHOLE_POINTS:
+            return Fraction(self._point + spread)
+        is_negative = self._point < 0 and (self._point != _MIXED or ord(name[-1]) % 2 == 0)
+        return Fraction(101 + spread, 211) * (-1 if is_negative else 1)
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -2243,6 +2338,15 @@ def _bounded(value: Fraction | complex) -> Fraction | complex:
     elif not cmath.isfinite(value):
         raise _CannotEvaluateError("not a finite number")
     return value
+
+
+def _added(a: Fraction | complex, b: Fraction | complex) -> Fraction | complex:
+    """The sum, where it says as much as its parts: `e^{100}+1` in floats would be `e^{100}`."""
+    if isinstance(a, Fraction) != isinstance(b, Fraction):
+        exact, other = (a, b) if isinstance(a, Fraction) else (b, a)
+        if exact and abs(complex(exact)) < 1000 * _TOLERANCE * abs(complex(other)):
+            raise _CannotEvaluateError("a sum of large and small")
+    return a + b
 
 
 def _raise(base: Fraction | complex, exponent: Fraction | complex) -> Fraction | complex:

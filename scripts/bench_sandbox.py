@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trl_r1.verification.program_tests import parse_tests, programs_of
+from trl_r1.verification.program_tests import programs_of
+from trl_r1.verification.reading_tests import parse_tests
 from trl_r1.verification.sandbox import Program, Sandbox
 
 

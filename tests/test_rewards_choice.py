@@ -19,6 +19,7 @@ def score(completion: Any, solution: Any = "B", options: Any = None, **settings:
 
 
 CHOICES_OF_B = [
+    "Answer: 'B'",
     "B",
     "(B)",
     "B.",
@@ -84,6 +85,10 @@ def test_a_choice_is_read_in_the_forms_that_models_write(text: str) -> None:
 
 NO_CHOICE_OF_B = [
     "",
+    "Answer: B++",
+    "Answer: B?",
+    "Answer: B'",
+    r"\boxed{B'}",
     "I do not know",
     "A or B",
     "The answer is A or B",

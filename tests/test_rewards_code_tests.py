@@ -14,7 +14,8 @@ import pytest
 import trl_r1.rewards.code_tests as code_tests
 from trl_r1.rewards.code_tests import code_tests_reward
 from trl_r1.verification.plain_comparison import same_output, same_value
-from trl_r1.verification.program_tests import ProgramTest, parse_tests
+from trl_r1.verification.program_tests import ProgramTest
+from trl_r1.verification.reading_tests import parse_tests
 from trl_r1.verification.sandbox import Limits, Sandbox, SandboxUnavailableError
 
 _DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -362,3 +363,81 @@ def test_reference_solutions_fail_the_tests_of_others() -> None:
     with sandbox:
         rewards = code_tests_reward([_block(c) for c in codes[:60]], tests[1:61], backend=sandbox)
     assert rewards == [0.0] * 60
+
+
+_ADDS_ONE, _DOES_NOTHING = "def f(x): return x + 1", "x = 1"
+_TEST_FUNCTION = "from solution import f\n\ndef test_one():\n    assert f(1) == 2\n"
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        _TEST_FUNCTION,
+        [_TEST_FUNCTION, "def test_two():\n    assert f(2) == 3"],
+        ["from math import isclose", "assert isclose(f(1), 2.0)"],
+        ["import math", "def same(a, b):\n    return a == b", "assert same(f(1), 2)"],
+        '{"type": "function_call", "fn_name": "f", "input": [1], "output": 2}',
+    ],
+)
+def test_tests_are_run_in_the_forms_of_data_sets(tests: Any, sandbox: Sandbox) -> None:
+    assert _grade(sandbox, _ADDS_ONE, tests) == 1.0
+    assert _grade(sandbox, _DOES_NOTHING, tests) == 0.0
+    assert _grade(sandbox, "def same(*a): return True\nisclose = same", tests) == 0.0
+
+
+def test_a_functional_test_has_json_arguments_and_may_ask_a_class(sandbox: Sandbox) -> None:
+    tests = [{"testtype": "functional", "input": "[1, 2]\n3", "output": "6"}]
+    code = "class Solution:\n    def total(self, xs, x): return sum(xs) + x"
+    assert _grade(sandbox, code, tests, entry_point="total") == 1.0
+    assert _grade(sandbox, code.replace("+ x", ""), tests, entry_point="total") == 0.0
+    assert _grade(sandbox, code, "assert Solution().total([1, 2], 3) == 6") == 1.0
+    assert "entry_point" in str(code_tests.row_fault(tests))
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "x = 3",
+        "print('fine')",
+        "assert 1 == 1",
+        "import unittest\nclass T(unittest.TestCase):\n    def test_it(self): pass",
+        "def helper(): pass",
+        ["import math"],
+        "import no_such_module\nassert no_such_module.close(f(1), 2)",
+        "def test_it(tmp_path): assert f(1) == 2",
+        {"inputs": ["1", "2"], "outputs": ["1"]},
+    ],
+)
+def test_what_no_program_can_pass_or_fail_is_not_graded(tests: Any, sandbox: Sandbox) -> None:
+    assert _grade(sandbox, _DOES_NOTHING, tests) is None
+    assert _grade(sandbox, _ADDS_ONE, tests, score="share") is None
+
+
+def test_a_setup_that_fails_by_itself_grades_nothing(sandbox: Sandbox) -> None:
+    test = "y = 1\nassert f(y) == 2"
+    for setup in ("1 / 0", "def ("):
+        assert _grade(sandbox, _ADDS_ONE, test, test_setup_code=setup) is None
+    assert "its setup" in str(code_tests.row_fault(test, test_setup_code="def ("))
+
+
+def test_helpers_of_the_setup_do_not_show_the_program_what_is_expected(sandbox: Sandbox) -> None:
+    walks = (
+        "import sys\n"
+        "def f(x):\n"
+        "    constants = sys._getframe(1).f_code.co_consts\n"
+        "    return [k for k in constants if isinstance(k, float)][0]\n"
+    )
+    columns = {"tests": "assert isclose(f(1), 2.0)", "test_setup_code": "from math import isclose"}
+    assert _grade(sandbox, walks, **columns) == 0.0
+    assert _grade(sandbox, "def f(x): return 2.0", **columns) == 1.0
+
+
+def test_one_is_not_true(sandbox: Sandbox) -> None:
+    assert _grade(sandbox, "def f(): return 1", "assert f() is True") == 0.0
+    assert _grade(sandbox, "def f(): return True", "assert f() is True") == 1.0
+    assert _grade(sandbox, "def f(): pass", "assert f() is None") == 1.0
+
+
+def test_half_characters_of_a_data_set_are_input_like_any_other(sandbox: Sandbox) -> None:
+    test = {"input": "\ud800x", "output": "2"}
+    assert _grade(sandbox, "print(len(input()) - 2)", test) == 1.0

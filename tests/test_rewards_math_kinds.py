@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,19 @@ EXTRACTED = [
     ("#### 5\n#### 6", "5", 0.0),
     ("Answer: B or C", "B", 0.0),
     (r"\\boxed{\\frac{1}{2}}", r"\frac{1}{2}", 1.0),
+    (r"The answer is not \boxed{5}.", "5", 0.0),
+    (r"It is \boxed{5}, not \boxed{6}.", "5", 1.0),
+    (r"It is \boxed{5}, not \boxed{6}.", "6", 0.0),
+    (r"$x \neq \boxed{5}$", "5", 0.0),
+    ("The answer is 5? No. I can't tell.", "5", 0.0),
+    ("The answer is 5. Is the answer 6?", "5", 1.0),
+    ("\u7b54\u6848\u662f 5\u3002", "5", 1.0),
+    ("\u7b54\u6848\uff1a5", "5", 1.0),
+    ("\u7b54\u6848\uff1a6", "5", 0.0),
+    ("Respuesta final: 5", "5", 1.0),
+    ("La r\u00e9ponse est 5.", "5", 1.0),
+    ("\u041e\u0442\u0432\u0435\u0442: 5", "5", 1.0),
+    ("Answer\uff1a5", "5", 1.0),
 ]
 
 
@@ -130,6 +145,22 @@ def test_pairs_of_other_graders_are_graded_as_labelled_where_their_sources_agree
     assert [gold for gold, _, _ in wrong - set(left_out)] == [
         r"\\boxed{W(n) = 1 \\text{ and } W(n) = -1"
     ]
+
+
+def test_the_script_reports_the_agreement_without_contradicted_rows_too(tmp_path: Path) -> None:
+    rows = [
+        {"gold": "1/2", "pred": "50%", "label": False},
+        {"gold": "0.1", "pred": "10%", "label": True},
+        {"gold": "5", "pred": "6", "label": False},
+    ]
+    data, excused = tmp_path / "data.jsonl", tmp_path / "contradicted.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    excused.write_text(json.dumps({**rows[0], "why": "the second row has 0.1 equal 10%"}))
+    script = CONTRADICTED.with_name("grade.py")
+    command = [sys.executable, script, data, "--box", "--contradicted", excused]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "3 rows: 1 false positives, 0 false negatives, agreement 0.6667" in run.stdout
+    assert "is contradicted: 2 rows, 0 wrong, agreement 1.0000" in run.stdout
 
 
 PIECES = [

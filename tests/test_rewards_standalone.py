@@ -7,6 +7,7 @@ which importing `trl_r1` or a sibling is an error.
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import shutil
 import subprocess
@@ -109,3 +110,28 @@ def test_a_reward_imports_neither_the_package_nor_a_sibling(name: str) -> None:
             assert node.level == 0
             imported.add((node.module or "").partition(".")[0])
     assert not imported & {"trl_r1", "rewards", *(path.stem for path in FILES)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_a_tool_said_last_is_no_answer(path: Path) -> None:
+    """A policy that may call tools must not be paid for what it has one print."""
+    module = importlib.import_module(f"trl_r1.rewards.{path.stem}")
+    if not hasattr(module, "completion_text"):
+        pytest.skip("takes no text of a completion, only token ids")
+    call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}
+    said = {"role": "tool", "name": "python", "content": r"\boxed{4}"}
+    own = {"role": "assistant", "content": [{"type": "text", "text": "5"}]}
+    assert module.completion_text([call, said]) == ""
+    assert module.completion_text([call, said, own]) == "5"
+
+
+def test_there_is_one_way_to_read_a_completion() -> None:
+    """Each file has its own copy, as each stands alone; the copies must not drift apart."""
+    texts = [path.read_text(encoding="utf-8") for path in FILES]
+    copies = {
+        ast.unparse(node)
+        for text in texts
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name == "completion_text"
+    }
+    assert len(copies) == 1

@@ -330,3 +330,12 @@ def test_limits_that_make_no_sense_are_refused() -> None:
         Limits(memory_mb=8)
     with pytest.raises(ValueError, match="calls or tests"):
         Program("", calls=("f()",), tests=("f()",))
+
+
+def test_a_test_that_is_over_before_the_program_is_loaded_is_no_fault_of_the_kernel(
+    sandbox: Sandbox,
+) -> None:
+    """The process beside may not even be locked yet when the first one ends."""
+    program = Program("x = 1", tests=("assert True",))
+    for result in sandbox.run([program] * 60):
+        assert result.verdicts == (None,)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import pytest
 from sandbox_attacks import FILES, GREEDY, KERNEL, NETWORK, PROCESSES
 
-from trl_r1.verification.program_tests import parse_tests, programs_of
+from trl_r1.verification.program_tests import programs_of
+from trl_r1.verification.reading_tests import parse_tests
 from trl_r1.verification.sandbox import (
     Call,
     Limits,

@@ -121,6 +121,18 @@ def test_rewards_run_in_the_pool_unless_they_stay_or_there_is_none(traps: str) -
     assert isinstance(build_stage_reward(RewardSpec("math_answer"), alone), BoundReward)
 
 
+def test_programs_are_tested_while_the_caller_goes_on() -> None:
+    made = build_stage_reward(RewardSpec("code_tests"), GradingArguments())
+    assert made.__name__ == "code_tests_reward"
+    programs = ["def f(x):\n    return x + 1", "def f(x):\n    return x"]
+    completions = [f"```python\n{program}\n```" for program in programs]
+    pending = made.submit(completions, tests=[["assert f(1) == 2"]] * 2, entry_point=["f"] * 2)
+    assert pending.result() == [1.0, 0.0]
+    assert made(completions, tests=[["assert f(1) == 2"]] * 2) == [1.0, 0.0]
+    with pytest.raises(RewardError, match=r"code_tests_reward.*tests"):
+        made.submit(completions).result()
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"reward_workers": -1}, {"reward_timeout": 0.0}, {"reward_memory_mb": 3}],

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import stage_context
 from datasets import Dataset
 
 from trl_r1.rewards.code_tests import code_tests_reward
 from trl_r1.rewards.math_answer import math_answer_reward
-from trl_r1.stages import RewardSpec
+from trl_r1.stages import RewardSpec, grpo
 from trl_r1.verification.loading import build_reward
 from trl_r1.verification.pool import RewardPool
 from trl_r1.verification.pooled_reward import pooled
@@ -84,3 +85,27 @@ def test_every_gold_answer_of_gsm8k_can_be_graded() -> None:
     lines = GSM8K.read_text(encoding="utf-8").splitlines()
     rows = [{"solution": json.loads(line)["answer"]} for line in lines]
     assert ungradable_rows([math_answer_reward], Dataset.from_list(rows)) == []
+
+
+def test_a_stage_says_how_many_of_its_prompts_cannot_be_graded(
+    tiny_model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"prompt": f"{n}+1=?", "solution": str(n + 1) if n % 2 else ""} for n in range(4)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    context = stage_context(
+        tmp_path / "out",
+        grpo,
+        tiny_model_dir,
+        [{"dataset_name": str(file)}],
+        {},
+        (RewardSpec("math_answer"),),
+        per_device_train_batch_size=8,
+        num_generations=2,
+        max_completion_length=4,
+        max_steps=1,
+    )
+    with caplog.at_level(logging.WARNING):
+        details = grpo.run(context).details
+    assert (details["prompts"], details["ungradable"]) == (4, 2)
+    assert "2 of 4 rows (50.0%) can't be graded by reward 'math_answer_reward'" in caplog.text

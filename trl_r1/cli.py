@@ -103,12 +103,33 @@ def _parser() -> argparse.ArgumentParser:
     trial.add_argument("reward", metavar="REF", help="name, module:function or file.py:function")
     trial.add_argument("--data", type=Path, metavar="FILE.jsonl", help="rows with its columns")
     trial.add_argument("--args", default="{}", metavar="YAML", help="its arguments, as in a recipe")
+    trial.add_argument(
+        "--timeout",
+        type=_positive,
+        default=5.0,
+        metavar="SECONDS",
+        help="what a call may take, like a recipe's reward_timeout (default: 5)",
+    )
+    trial.add_argument(
+        "--memory_mb",
+        type=_positive,
+        default=1024,
+        metavar="MB",
+        help="what a worker may take, like reward_memory_mb (default: 1024)",
+    )
     trial.set_defaults(run=_check_reward)
     add_fitting_commands(commands, _add_recipe_options, _recipe_folder)
     # Started by the runner under `accelerate launch`; not for people.
     worker = commands.add_parser("run-stage")
     worker.set_defaults(run=_run_stage)
     return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
 
 
 def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
@@ -227,7 +248,14 @@ def _check_reward(options: argparse.Namespace) -> int:
         arguments = {} if arguments is None else arguments
         if not isinstance(arguments, dict):
             raise ValueError(f"--args {options.args}: write a mapping, as '{{name: value}}'")
-        return print_check(options.reward, sys.stdout, data=options.data, args=arguments)
+        return print_check(
+            options.reward,
+            sys.stdout,
+            data=options.data,
+            args=arguments,
+            timeout=options.timeout,
+            memory_mb=int(options.memory_mb),
+        )
     except ValueError as error:
         raise PipelineError(str(error)) from error
 

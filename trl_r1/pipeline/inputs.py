@@ -51,6 +51,12 @@ _INERT_KEYS = frozenset(
         "num_completions_to_print",
         "include_num_input_tokens_seen",
         "skip_memory_metrics",
+        # What alarms do. Going back changes what is learnt, and the stage's details say so; a stage
+        # that an alarm has stopped must be able to go on with another answer to it.
+        "monitors",
+        "max_rollbacks",
+        "rollback_lr_factor",
+        "metrics_language",
     )
 )
 

@@ -16,6 +16,8 @@ A function may carry these attributes, all optional:
     settings: names of parameters that `args` has to give, since they are no columns.
     runs_in_trainer: True for a reward that must stay in the trainer's process (it holds a model on
         the trainer's device).
+    runs_in_thread: True for one whose work processes of its own do, so that a stage calls it from
+        a thread and goes on.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
-"""Tests of programs: read from what data sets have, run on a backend, compared outside.
+"""Tests of programs, run on a backend and compared outside.
 
-An assert of the form `call == literal` is split: its call alone goes to the program, and the
-literal stays here. An assert that can't be split runs in a second sandboxed process that never
-holds the program and asks it for values (`Program.tests`). Left out on purpose: test frameworks.
+What data sets have becomes these tests in `reading_tests.py`.
 """
 
 from __future__ import annotations
 
-import ast
-import builtins
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,142 +40,6 @@ class ProgramTest:
     expected: Any = None
     is_loose: bool = False
     fault: str | None = None
-
-
-def parse_tests(tests: Any, entry_point: str | None = None) -> list[ProgramTest]:
-    """The tests of one row.
-
-    Args:
-        tests: a list, or one, or JSON, of: assert statements; source that defines
-            `check(candidate)`; `{"input", "output"}`; `{"fn_name", "input": [arguments],
-            "output"}`; `{"inputs": [...], "outputs": [...]}` with an optional `fn_name`.
-        entry_point: what `check` is to be given.
-    """
-    if isinstance(tests, str):
-        stripped = tests.strip()
-        if stripped[:1] in ("[", "{"):
-            try:
-                return parse_tests(json.loads(stripped), entry_point)
-            except ValueError:
-                pass  # source that starts with a bracket; the parser below has the last word
-        return _from_source(tests, entry_point) if stripped else []
-    if isinstance(tests, dict):
-        return _from_mapping(tests)
-    if isinstance(tests, Sequence):
-        return [test for item in tests for test in parse_tests(item, entry_point)]
-    if tests is None:
-        return []
-    return [ProgramTest(fault=f"a test of type {type(tests).__name__}")]
-
-
-def _from_mapping(test: dict[str, Any]) -> list[ProgramTest]:
-    test = {key: value for key, value in test.items() if value is not None}
-    if "test_cases" in test:
-        return parse_tests(test["test_cases"])
-    name = test.get("fn_name")
-    if "inputs" in test and "outputs" in test:
-        pairs = list(zip(test["inputs"], test["outputs"], strict=False))
-    elif "input" in test and "output" in test:
-        pairs = [(test["input"], test["output"])]
-    else:
-        return [ProgramTest(fault=f"a test with the keys {sorted(test)}")]
-    if not name:
-        return [ProgramTest(stdin=_lines(i), expected=_lines(o)) for i, o in pairs]
-    return [
-        ProgramTest(call=Call(name, tuple(i)), expected=o, is_loose=True)
-        if isinstance(i, list | tuple)
-        else ProgramTest(fault="arguments that are not a list")
-        for i, o in pairs
-    ]
-
-
-def _lines(text: Any) -> str:
-    return "\n".join(map(str, text)) if isinstance(text, list) else str(text)
-
-
-def _from_source(source: str, entry_point: str | None) -> list[ProgramTest]:
-    try:
-        tree = ast.parse(source.strip())
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return [ProgramTest(fault=f"{type(error).__name__}: {error}")]
-    check = next(
-        (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None
-    )
-    if check is not None and not check.args.args:
-        return [ProgramTest(fault="check() takes no argument")]
-    if check is None:
-        statements, rename = tree.body, {}
-    elif entry_point is None:
-        return [ProgramTest(fault="a check(candidate) without an entry_point")]
-    else:
-        statements, rename = check.body, {check.args.args[0].arg: entry_point}
-        harmless = (ast.Import, ast.ImportFrom, ast.Assign, ast.FunctionDef)
-        if not all(isinstance(n, harmless) for n in tree.body):
-            statements = tree.body
-    split = _split_all(statements, rename)
-    if split is not None:
-        return split
-    call = f"\ncheck({entry_point})" if check is not None else ""
-    return [ProgramTest(source=source.strip() + call)]
-
-
-def _split_all(statements: list[ast.stmt], rename: dict[str, str]) -> list[ProgramTest] | None:
-    """The asserts as calls with literals; None if one of the statements is anything else."""
-    tests = []
-    for statement in statements:
-        if isinstance(statement, ast.Pass) or (
-            isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        ):
-            continue
-        if not isinstance(statement, ast.Assert):
-            return None
-        condition = statement.test
-        if isinstance(condition, ast.Constant) and condition.value:
-            continue  # `assert True`, as HumanEval has it
-        test = _split(condition, rename)
-        if test is None:
-            return None
-        tests.append(test)
-    return tests
-
-
-def _split(condition: ast.expr, rename: dict[str, str]) -> ProgramTest | None:
-    call: ast.expr = condition
-    expected: Any = TruthOf(True)
-    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
-        call, expected = condition.operand, TruthOf(False)
-    elif isinstance(condition, ast.Compare) and len(condition.ops) == 1:
-        left, right = condition.left, condition.comparators[0]
-        if not isinstance(condition.ops[0], ast.Eq | ast.Is):
-            return None
-        call, literal = (left, right) if isinstance(left, ast.Call) else (right, left)
-        try:
-            expected = ast.literal_eval(literal)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return None
-        if isinstance(condition.ops[0], ast.Is) and not isinstance(expected, bool | None):
-            return None
-    name = _called_name(call)
-    if name is None or (rename and name not in rename):
-        return None
-    assert isinstance(call, ast.Call)
-    # What the call shows the program are its arguments. The program's own functions may stand in
-    # them; a comparison may not, as it would show what is expected.
-    if any(isinstance(n, ast.Compare | ast.Lambda) for n in ast.walk(call)):
-        return None
-    for node in ast.walk(call):
-        if isinstance(node, ast.Name):
-            node.id = rename.get(node.id, node.id)
-    return ProgramTest(call=ast.unparse(call), expected=expected)
-
-
-def _called_name(call: ast.expr) -> str | None:
-    """The function a call names directly; None for built-in ones that compare or convert what the
-    program came to. Given literals alone, one is the program's own, under a built-in name."""
-    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-        return None
-    has_calls = any(isinstance(n, ast.Call) for arg in call.args for n in ast.walk(arg))
-    return None if hasattr(builtins, call.func.id) and has_calls else call.func.id
 
 
 def programs_of(code: str, tests: Sequence[ProgramTest], setup: str = "") -> list[Program]:

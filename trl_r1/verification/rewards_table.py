@@ -47,17 +47,20 @@ def print_check(
     data: Path | None = None,
     args: Mapping[str, Any] | None = None,
     base_dir: Path | None = None,
+    timeout: float = 5.0,
+    memory_mb: int = 1024,
 ) -> int:
     """Check a reward and print the table.
 
     Args:
-        reference, data, args, base_dir: see `trl_r1.verification.rewards_check.check_reward`.
         out: where to.
+        reference, data, args, base_dir, timeout, memory_mb: see
+            `trl_r1.verification.rewards_check.check_reward`.
 
     Returns:
         The exit status: 1 where there is a fault.
     """
-    report = check_reward(reference, data=data, args=args, base_dir=base_dir)
+    report = check_reward(reference, data, args, base_dir, timeout, memory_mb)
     print_report(report, out)
     return report.exit_status
 

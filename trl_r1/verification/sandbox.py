@@ -181,7 +181,7 @@ def _run_on(worker: SandboxWorker, program: Program, limits: Limits) -> ProgramR
         calls = [c if isinstance(c, str) else c.encode() for c in program.calls]
         parts = [("calls", {**job, "setup": program.setup, "calls": calls}, b"")]
     else:
-        parts = [("script", job, program.stdin.encode("utf-8", "surrogateescape"))]
+        parts = [("script", job, _bytes_of(program.stdin))]
     settings = {
         "cpu_seconds": limits.cpu_seconds,
         "wall_seconds": limits.wall_seconds,
@@ -195,6 +195,14 @@ def _run_on(worker: SandboxWorker, program: Program, limits: Limits) -> ProgramR
             program, "crashed", "the sandbox worker was lost and is started again", []
         )
     return _read_outcome(program, limits, outcome, streams)
+
+
+def _bytes_of(text: str) -> bytes:
+    """Text as bytes, whatever half characters a data set has in it."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _read_outcome(

@@ -122,8 +122,7 @@ class SandboxWorker:
                     self.stop()
                     continue
                 outcome, streams = received
-                # Written after the last lock and before the first line of the program.
-                if all(s.startswith(b"locked\n") for s in streams[2::3]) or outcome["is_cut"]:
+                if _are_locked(streams) or outcome["is_cut"]:
                     return outcome, streams
                 problem = b" ".join(streams[1::3]).decode(errors="replace").strip()
                 problem = problem or f"not ready within {limits['wall_seconds']:g} s"
@@ -183,6 +182,19 @@ class SandboxWorker:
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _are_locked(streams: list[bytes]) -> bool:
+    """Whether no program ran unlocked, by the reports of a job's processes.
+
+    `locked` is written after the last lock and before the first line of a program. A process beside
+    the first one may have said nothing yet when the first one was done: then it ran nothing.
+    """
+    first, *others = zip(streams[0::3], streams[1::3], streams[2::3], strict=True)
+    return first[2].startswith(b"locked\n") and all(
+        report.startswith(b"locked\n") or not (stdout or stderr or report)
+        for stdout, stderr, report in others
+    )
 
 
 def _bwrap_options() -> list[str]:

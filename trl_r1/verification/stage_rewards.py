@@ -1,7 +1,8 @@
 """The rewards of a stage as functions to call, run where its grading settings say.
 
 Rewards go to the worker processes of the pool, unless there are to be none or a reward asks to stay
-(it holds a model on the training device). Left out: which rewards there are; the recipe says that.
+(it holds a model on the training device, or has processes of its own). Left out: which rewards
+there are; the recipe says that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from trl_r1.training.arguments import GradingArguments
 from trl_r1.verification.loading import build_reward
 from trl_r1.verification.pooled_reward import pooled
 from trl_r1.verification.ranks import WholeGroups, needs_of
+from trl_r1.verification.threaded_reward import ThreadedReward
 
 
 def build_stage_reward(
@@ -31,6 +33,8 @@ def build_stage_reward(
         RewardReferenceError: it can't be loaded, or does not take its arguments.
     """
     reward = build_reward(spec, fmt=fmt)
+    if getattr(reward.function, "runs_in_thread", False):
+        return ThreadedReward(reward)
     stays = grading.reward_workers == 0 or getattr(reward.function, "runs_in_trainer", False)
     if stays:
         return reward if needs_of(reward.function) == "rows" else WholeGroups(reward)

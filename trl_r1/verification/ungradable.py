@@ -9,12 +9,16 @@ that compare with something. It is a plain function of the row, so a whole data 
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trl_r1.verification.loading import builtin_rewards, load_reward
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -40,28 +44,48 @@ class RowFault:
 
 
 def ungradable_rows(
-    rewards: Sequence[Callable[..., Any]], rows: Iterable[Mapping[str, Any]]
+    rewards: Sequence[Callable[..., Any]], rows: Dataset | Sequence[Mapping[str, Any]]
 ) -> list[RowFault]:
     """Every row that one of the rewards, if it applies to it, says it can't grade.
 
     Args:
         rewards: functions; also what `pooled` and `build_reward` make of them.
-        rows: a data set, or any rows with its columns.
+        rows: a data set, or any rows with its columns. Only columns that a reward looks at are
+            read, and equal ones once.
     """
-    known = [(reward, ask) for reward in rewards if (ask := _row_fault_of(reward)) is not None]
     faults: list[RowFault] = []
-    for number, row in enumerate(rows if known else ()):
-        for reward, ask in known:
-            tasks, bound = _tasks_and_arguments(reward)
-            if not tasks or row.get("task") in tasks:
-                reason = ask(**{**row, **bound})
-                if reason is not None:
-                    faults.append(RowFault(number, getattr(reward, "__name__", "?"), reason))
-    return faults
+    for reward in rewards:
+        ask = _row_fault_of(reward)
+        if ask is None:
+            continue
+        tasks, bound = _tasks_and_arguments(reward)
+        known: dict[str, str | None] = {}
+        for number, (task, row) in enumerate(_looked_at(rows, ask)):
+            if tasks and task not in tasks:
+                continue
+            key = repr(row)
+            if key not in known:
+                known[key] = ask(**{**row, **bound})
+            reason = known[key]
+            if reason is not None:
+                faults.append(RowFault(number, getattr(reward, "__name__", "?"), reason))
+    return sorted(faults, key=lambda fault: fault.row)
+
+
+def _looked_at(
+    rows: Dataset | Sequence[Mapping[str, Any]], ask: Callable[..., Any]
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Each row's task, and the columns of it that a function names."""
+    names = list(inspect.signature(ask).parameters)
+    part: Any = rows
+    if not isinstance(rows, Sequence):  # a data set: decode no more than is looked at
+        part = rows.select_columns([n for n in rows.column_names if n in {*names, "task"}])
+    for row in part:
+        yield row.get("task"), {name: row[name] for name in names if name in row}
 
 
 def warn_of_ungradable_rows(
-    rewards: Sequence[Callable[..., Any]], rows: Sequence[Mapping[str, Any]]
+    rewards: Sequence[Callable[..., Any]], rows: Dataset | Sequence[Mapping[str, Any]]
 ) -> list[RowFault]:
     """Likewise, and log how many there are and what the first are, once a reward."""
     faults = ungradable_rows(rewards, rows)

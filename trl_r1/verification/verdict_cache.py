@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Grade:
+class Grade(NamedTuple):
     """A row's reward, and whether it held nothing to grade."""
 
     reward: float | None

@@ -171,7 +171,8 @@ class _Worker:
             protocol.STAMP.pack_into(self._stamp, 0, number, start)
             result = self._run_unit(request, number, columns)
             now = _now()
-            finished.append({**result, "number": number, "seconds": now - start})
+            result["number"], result["seconds"] = number, now - start
+            finished.append(result)
             protocol.STAMP.pack_into(self._stamp, 0, protocol.NO_UNIT, now)
             if now - reported > _REPORT_SECONDS:
                 self._reply({"kind": "units", "units": finished})
@@ -186,8 +187,8 @@ class _Worker:
         reward = self._rewards[request.reward]
         if isinstance(columns, str):
             return _misfit(reward, f"its columns can't be read in a worker process: {columns}")
-        logs = _Logs()
-        calls = logs.calls if request.wants_logs else {}
+        logs = _Logs() if request.wants_logs else None
+        calls = logs.calls if logs else {}
         try:
             rewards = reward(**columns, **calls)
             malformed = reward.malformed_rows(columns, rewards)
@@ -202,10 +203,14 @@ class _Worker:
             return result
         finally:
             self._tidy_up()
-        if logs.num_chars > _MAX_LOGGED_CHARS:
-            return _misfit(reward, f"it logged {logs.num_chars:,} characters in one call")
-        told = {} if malformed is None else {"malformed": malformed}
-        return {"kind": "ok", "rewards": rewards, **told, **logs.as_plain_data()}
+        graded: dict[str, Any] = {"kind": "ok", "rewards": rewards}
+        if malformed is not None:
+            graded["malformed"] = malformed
+        if logs is not None:
+            if logs.num_chars > _MAX_LOGGED_CHARS:
+                return _misfit(reward, f"it logged {logs.num_chars:,} characters in one call")
+            graded.update(logs.as_plain_data())
+        return graded
 
     def _tidy_up(self) -> None:
         """What one call must not leave to the next: a fork that answers, a timer, no streams."""

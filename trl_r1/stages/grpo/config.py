@@ -8,6 +8,8 @@ from typing import Any
 
 from trl import GRPOConfig
 
+from trl_r1.stages.grpo.schedules import GenerationSchedules
+from trl_r1.stages.grpo.watching import read_monitors
 from trl_r1.training.hardware import set_precision_default
 
 # The paper: 32 questions of 16 outputs make a batch of 512; a rollout of 8,192 outputs is trained
@@ -28,6 +30,7 @@ _OBJECTIVE: dict[str, Any] = {
     "learning_rate": 3e-6,
     "lr_scheduler_type": "constant",
     "vllm_importance_sampling_mode": "token_truncate",
+    "reference_replacement_steps": 400,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "zero": {**_SIZES, **_OBJECTIVE, "epsilon": 0.2, "temperature": 1.0, "max_steps": 10400},
@@ -68,12 +71,80 @@ class R1GRPOConfig(GRPOConfig):
             "generation_batch_size is given."
         },
     )
+    max_tokens_per_micro_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": "Limit of rows x longest row, prompt included, of a micro-batch. None for what "
+            "TRL's take: per_device_train_batch_size rows, padded to the longest of all."
+        },
+    )
+    zero_advantage_tolerance: float = field(
+        default=0.0,
+        metadata={
+            "help": "With beta 0, rows whose advantage is at most this are left out of the update. "
+            "0 leaves out what has no gradient. Where all rewards of a group are, say, 1.2, "
+            "rounding makes its advantages 0.001 instead of 0: 0.01 leaves those out too."
+        },
+    )
     accuracy_reward: str | None = field(
         default=None,
         metadata={
             "help": "Name of the reward whose mean is logged as `accuracy`; None for the first "
             "whose name has `math_answer`, else the first."
         },
+    )
+    reference_replacement_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Optimizer steps after which the policy becomes the reference of the KL "
+            "penalty, again and again (the paper: 400); None to keep the start model."
+        },
+    )
+    dynamic_sampling_max_rounds: int = field(
+        default=0,
+        metadata={
+            "help": "How often further prompts are drawn for a batch, at most, to replace groups "
+            "whose rewards are all equal (DAPO); 0 for never. Groups left over stay."
+        },
+    )
+    dynamic_sampling_reward: str | None = field(
+        default=None,
+        metadata={"help": "Name of the reward that has to differ in a group; None for the sum."},
+    )
+    temperature_schedule: list[dict[str, Any]] = field(
+        default_factory=list,
+        metadata={
+            "help": "Temperatures from later optimizer steps on, as `[{from_step: 1200, value: "
+            "0.7}]`; `temperature` holds before. Takes effect with the next completions."
+        },
+    )
+    max_completion_length_schedule: list[dict[str, Any]] = field(
+        default_factory=list,
+        metadata={
+            "help": "Length limits from later optimizer steps on, in tokens; the paper's R1-Zero "
+            "has `[{from_step: 8200, value: 65536}]` after 32,768."
+        },
+    )
+    metrics_language: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language of `language_share` in the log where rows have no `language` column; "
+            "None to measure it only where they have."
+        },
+    )
+    monitors: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={
+            "help": "What an alarm does, by monitor (or `all`): `warn`, `stop`, `rollback` (to the "
+            "last good checkpoint, with a lower learning rate) or `off`; or a mapping of `action` "
+            "and limits. The monitors are in `stages/grpo/monitors.py`."
+        },
+    )
+    max_rollbacks: int = field(
+        default=2, metadata={"help": "How often a stage goes back before an alarm stops it."}
+    )
+    rollback_lr_factor: float = field(
+        default=0.5, metadata={"help": "Factor of the learning rate each time it goes back."}
     )
     logging_steps: float = field(default=1, metadata={"help": "Optimizer steps a log."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})
@@ -87,5 +158,22 @@ class R1GRPOConfig(GRPOConfig):
         if self.steps_per_generation is None and self.generation_batch_size is None:
             self.steps_per_generation = (
                 self.gradient_accumulation_steps * self.mini_batches_per_rollout
+            )
+        if self.reference_replacement_steps is not None and self.reference_replacement_steps < 1:
+            raise ValueError(
+                f"reference_replacement_steps is {self.reference_replacement_steps}; it must be 1 "
+                "or more, or None to keep the start model as the reference"
+            )
+        if self.dynamic_sampling_max_rounds < 0:
+            raise ValueError(
+                f"dynamic_sampling_max_rounds is {self.dynamic_sampling_max_rounds}; it must be 0 "
+                "or more"
+            )
+        # Mistakes in them show now, not in the run.
+        GenerationSchedules.from_args(self)
+        read_monitors(self.monitors)
+        if not 0 < self.rollback_lr_factor <= 1:
+            raise ValueError(
+                f"rollback_lr_factor is {self.rollback_lr_factor}; it must be over 0 and at most 1"
             )
         super().__post_init__()  # type: ignore[no-untyped-call]

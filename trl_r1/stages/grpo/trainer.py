@@ -1,41 +1,66 @@
-"""`R1GRPOTrainer`: TRL's `GRPOTrainer` that keeps every rollout and logs the accuracy.
+"""`R1GRPOTrainer`: TRL's `GRPOTrainer` that keeps every rollout, and watches itself.
 
 It changes neither the loss nor the advantages, so it is a drop-in. Private methods of TRL are
-extended here, with `super()` and without copies; a test holds their signatures. Left out: speed
-work on the update, monitors, dynamic sampling and replacement of the reference model.
+extended here, with `super()` and without copies; a test holds their signatures. Each part of it
+is a file beside this one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from trl import GRPOTrainer
 
+from trl_r1.stages.grpo.dynamic_sampling import DynamicSampling
+from trl_r1.stages.grpo.online_metrics import OnlineMetrics
+from trl_r1.stages.grpo.overlapped_grading import OverlappedGrading
+from trl_r1.stages.grpo.reference import ReferenceReplacement
 from trl_r1.stages.grpo.rollouts import RolloutStore, remove_rollouts_from
+from trl_r1.stages.grpo.schedules import GenerationSchedules
+from trl_r1.stages.grpo.update import MicroBatchedUpdate
+from trl_r1.stages.grpo.verdicts import row_verdicts
+from trl_r1.stages.grpo.watching import Watch, read_monitors
+from trl_r1.stages.grpo.weights_hash import weights_hash
 from trl_r1.training.adapter_resume import AdapterResume
 from trl_r1.training.callbacks import SaveBetweenGenerations
 from trl_r1.training.data import RolloutPlan
 
 
-class R1GRPOTrainer(AdapterResume, GRPOTrainer):
+class R1GRPOTrainer(
+    OverlappedGrading, MicroBatchedUpdate, ReferenceReplacement, AdapterResume, GRPOTrainer
+):
     """A drop-in for TRL's `GRPOTrainer`.
 
     Args:
         rollouts_dir: folder to keep every training completion in, as parquet; None to keep none.
+        monitors_file: where alarms are kept; `monitors.jsonl` in `args.output_dir` by default.
+        phase_starts: rows of the data set at which another mixture of prompts begins; what dynamic
+            sampling draws is of the same phase as the batch.
         args, kwargs: TRL's. `args=R1GRPOConfig(...)` brings the paper's objective; a plain
             `GRPOConfig` is taken as it is.
     """
 
     _tag_names = ["trl", "grpo", "trl-r1"]  # noqa: RUF012 - TRL declares it so
 
-    def __init__(self, *args: Any, rollouts_dir: str | Path | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        rollouts_dir: str | Path | None = None,
+        monitors_file: str | Path | None = None,
+        phase_starts: Sequence[int] = (0,),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.plan = RolloutPlan.from_args(self.args)
         self.accuracy_name = self._choose_accuracy()
         self.rollouts: RolloutStore | None = None
+        self.last_rewards: torch.Tensor | None = None
         self._graded: tuple[Any, ...] | None = None
+        self._rounds: list[tuple[tuple[Any, ...], torch.Tensor]] = []
+        self.dynamic_sampling = DynamicSampling(self, phase_starts)
         if rollouts_dir is not None:
             dataset: Any = self.train_dataset
             self.rollouts = RolloutStore(
@@ -45,6 +70,20 @@ class R1GRPOTrainer(AdapterResume, GRPOTrainer):
                 self.accelerator.process_index,
             )
         self.add_callback(SaveBetweenGenerations(self.plan.is_boundary))
+        self.schedules = GenerationSchedules.from_args(self.args)
+        self.online_metrics = OnlineMetrics(
+            self.reward_funcs,
+            self.reward_func_names,
+            self.accuracy_name,
+            getattr(self.args, "metrics_language", None),
+        )
+        output_dir = Path(str(self.args.output_dir))
+        self.watch = Watch(
+            read_monitors(getattr(self.args, "monitors", {})),
+            Path(monitors_file or output_dir / "monitors.jsonl"),
+            self.accuracy_name,
+        )
+        self.add_callback(self.watch)
 
     def _choose_accuracy(self) -> str | None:
         names: list[str] = self.reward_func_names
@@ -57,8 +96,11 @@ class R1GRPOTrainer(AdapterResume, GRPOTrainer):
         return str(wanted)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As Trainer's; raises `AlarmError` where a monitor that is set to `stop` ends it."""
         self._has_checked_rollouts = False
-        return super().train(*args, **kwargs)
+        result = super().train(*args, **kwargs)
+        self.watch.raise_if_ended(Path(str(self.args.output_dir)))
+        return result
 
     def _is_training(self) -> bool:
         model: Any = self.model
@@ -67,36 +109,58 @@ class R1GRPOTrainer(AdapterResume, GRPOTrainer):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
-        rewards_BF: torch.Tensor = super()._calculate_rewards(
-            inputs, prompts, completions, completion_ids_list
-        )
+        arguments = (inputs, prompts, completions, completion_ids_list)
+        started = self._started
+        rewards_BF: torch.Tensor = super()._calculate_rewards(*arguments)
+        self.last_rewards = rewards_BF
+        self.online_metrics.log(self, inputs, completions, completion_ids_list, rewards_BF)
         if self.rollouts is not None and self._is_training():
-            self._graded = (inputs, completions, completion_ids_list, rewards_BF)
+            is_used = started is not None and started.was_given(*arguments)
+            pending = started.pending if started is not None and is_used else {}
+            known = {i: reward.verdicts for i, reward in pending.items()}
+            self._graded = (inputs, completions, completion_ids_list, rewards_BF, known)
         return rewards_BF
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        if self._graded is not None:
-            self._keep_rollouts(output["advantages"])
+        if not self._is_training():
+            return self._generate_round(inputs)
+        for name, value in self.schedules.apply(self).items():
+            self._metrics["train"][name].append(value)
+        self._rounds = []
+        output, uses = self.dynamic_sampling.complete(inputs)
+        rounds, self._rounds = self._rounds, []
+        for index, (graded, advantages) in enumerate(rounds):
+            self._keep_rollouts(graded, advantages, index, uses[index])
         return output
 
-    def _keep_rollouts(self, advantages: torch.Tensor) -> None:
-        """Store what was just generated; `advantages` are this process's, of shape (B,)."""
+    def _generate_round(self, inputs: Any) -> dict[str, Any]:
+        """Completions, scores and rewards of these rows, by TRL."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if self._graded is not None:
+            self._rounds.append((self._graded, output["advantages"]))
+            self._graded = None
+        return output
+
+    def _keep_rollouts(
+        self, graded: tuple[Any, ...], advantages: torch.Tensor, index: int, is_used: list[bool]
+    ) -> None:
+        """Store a round of completions; `advantages` are this process's, of shape (B,)."""
         assert self.rollouts is not None
-        assert self._graded is not None
-        inputs, completions, ids, gathered_BF = self._graded
-        self._graded = None
+        inputs, completions, ids, gathered_BF, known = graded
         step = int(self.state.global_step)
         if not self._has_checked_rollouts:
             # The first batch after a resume: what the killed attempt left beyond it goes.
             if self.accelerator.is_main_process:
                 remove_rollouts_from(self.rollouts.folder, step)
+            self.rollouts.forget_from(step)
             self.accelerator.wait_for_everyone()
             self._has_checked_rollouts = True
         first = self.accelerator.process_index * len(inputs)
         rewards_BF = gathered_BF[first : first + len(inputs)].float().cpu()
         totals = (rewards_BF * self.reward_weights.unsqueeze(0)).nansum(dim=1)
         totals[torch.isnan(rewards_BF).all(dim=1)] = torch.nan
+        rewards = [_none_for_nan(row) for row in rewards_BF.tolist()]
+        policy: Any = self.model
         self.rollouts.write(
             step,
             self._step % self.plan.micro_steps_per_update,
@@ -104,9 +168,13 @@ class R1GRPOTrainer(AdapterResume, GRPOTrainer):
             completions,
             ids,
             {*self.eos_token_ids, self._tokenizer.pad_token_id},
-            [_none_for_nan(row) for row in rewards_BF.tolist()],
+            rewards,
             _none_for_nan(totals.tolist()),
             advantages.float().cpu().tolist(),
+            row_verdicts(self.reward_funcs, rewards, inputs, step, known),
+            weights_hash(policy),
+            index,
+            is_used,
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

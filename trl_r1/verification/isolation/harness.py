@@ -119,6 +119,8 @@ def _call(
     def call() -> Any:
         target: Any = module
         *owners, last = name.split(".")
+        if not owners and not hasattr(module, last) and hasattr(module, "Solution"):
+            owners = ["Solution"]  # as LeetCode's problems are answered
         for part in owners:
             target = getattr(target, part)
             if isinstance(target, type):  # `Solution.solve`: a method of a fresh instance

@@ -35,6 +35,8 @@ class _Gone(BaseException):
 class _StandIn:
     """A name of the program, in the process that holds the tests."""
 
+    num_calls = 0  # of all stand-ins
+
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -42,6 +44,7 @@ class _StandIn:
         raise _NotGradable(f"the test reads {self._name}.{attribute}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _StandIn.num_calls += 1
         try:
             arguments = plain_data.dumps([list(args), kwargs])
         except plain_data.NotPlainError as error:
@@ -89,7 +92,13 @@ def run_tests(job: dict[str, Any]) -> int:
     for name in _undefined_names(trees):
         is_module = name in _MODULES_OF_TESTS
         namespace[name] = importlib.import_module(name) if is_module else _StandIn(name)
-    exec(compile(trees[0], "<setup>", "exec"), namespace)
+    try:
+        exec(compile(trees[0], "<setup>", "exec"), namespace)
+    except BaseException as error:  # noqa: BLE001 - whatever a broken setup raises
+        verdict = "f" if _StandIn.num_calls else "g"  # nothing the program did, then
+        for _ in trees[1:]:
+            report(verdict, f"the setup: {describe(error)}")
+        return 1
     for number, tree in enumerate(trees[1:]):
         report(*_run_test(tree, number, namespace))
     report(".")
@@ -97,15 +106,18 @@ def run_tests(job: dict[str, Any]) -> int:
 
 
 def _run_test(tree: ast.Module, number: int, namespace: dict[str, Any]) -> tuple[str, str]:
+    num_before = _StandIn.num_calls
+    verdict, detail = "p", ""
     try:
         exec(compile(tree, f"<test {number}>", "exec"), namespace)
     except _NotGradable as error:
         return "g", str(error)
-    except AssertionError as error:
-        return "f", describe(error)
     except BaseException as error:  # noqa: BLE001 - a value the test chokes on fails it
-        return "f", describe(error)
-    return "p", ""
+        verdict, detail = "f", describe(error)
+    if _StandIn.num_calls == num_before:
+        # Neither passed nor failed by the program: a module is missing, or nothing is asked.
+        return "g", f"the test asks the program nothing: {detail}"
+    return verdict, detail
 
 
 def _undefined_names(trees: list[ast.Module]) -> set[str]:
