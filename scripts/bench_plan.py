@@ -31,7 +31,7 @@ from trl_r1.fitting.phases import Load, measure
 from trl_r1.stages.cold_start import ColdStartConfig
 from trl_r1.stages.grpo.config import R1GRPOConfig
 from trl_r1.stages.grpo.trainer import R1GRPOTrainer
-from trl_r1.stages.reward_model import PreferenceConfig
+from trl_r1.stages.reward_model import PreferenceConfig, PreferenceTrainer
 from trl_r1.training.arguments import ModelArguments
 from trl_r1.training.models import load_policy, load_scorer
 
@@ -187,7 +187,7 @@ def trainer_of(setting: Setting, model: Path, model_args: ModelArguments, args: 
         scorer, peft_config = load_scorer(str(model), model_args, 0)
         rows = [{"chosen_ids": [2] * n, "rejected_ids": [2] * (n - 1)} for n in lengths]
         data = Dataset.from_list(rows)
-        return RewardTrainer(
+        return PreferenceTrainer(
             scorer,
             args=args,
             train_dataset=data,

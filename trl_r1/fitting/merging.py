@@ -1,8 +1,8 @@
 """`trl-r1 merge`: an adapter folder into the plain model that was trained, checked by its outputs.
 
 An adapter on quantised weights belongs to those weights, rounding included, so it is merged into
-the base as it comes back from 4 or 8 bit (`training.dequantised`). What a stage's folder says of its
-training (`stage.json`) is used where the command does not say it. Left out: merging several
+the base as it comes back from 4 or 8 bit (`training.dequantised`). What a stage's folder says of
+its training (`stage.json`) is used where the command does not say it. Left out: merging several
 adapters with weights of their own, which PEFT's `add_weighted_adapter` does.
 """
 

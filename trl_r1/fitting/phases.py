@@ -2,8 +2,8 @@
 
 A training stage's trainer is built from a fake model, so that LoRA, casts and mixed precision are
 TRL's, and makes one micro-batch of the largest shape that the recipe allows, with the gradients
-and optimizer states of an ongoing run in place. Generation is a prefill and the last of the decoding
-steps, with a full KV cache. Left out: rewards, evaluation loops of TRL, and everything that
+and optimizer states of an ongoing run in place. Generation is a prefill and the last of the
+decoding steps, with a full KV cache. Left out: rewards, evaluation loops of TRL, and everything that
 several processes do.
 """
 
@@ -21,7 +21,7 @@ from accelerate.state import AcceleratorState, GradientState
 from datasets import Dataset
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import DynamicCache, GenerationConfig, PretrainedConfig, Trainer
-from trl import GRPOTrainer, RewardTrainer, SFTTrainer, get_peft_config
+from trl import GRPOTrainer, SFTTrainer, get_peft_config
 from trl.models.utils import disable_gradient_checkpointing, unwrap_model_for_generation
 
 from trl_r1.fitting.fake_models import (
@@ -39,6 +39,7 @@ from trl_r1.fitting.memory_meter import (
     WEIGHTS,
     MemoryMeter,
 )
+from trl_r1.stages.reward_model import PreferenceTrainer
 from trl_r1.training.arguments import ModelArguments
 
 # TRL's output layer works on tiles of the vocabulary of this width.
@@ -251,7 +252,7 @@ def _trainer(load: Load, model: Any, output_dir: str) -> Any:
         trainer.beta = load.args.beta
     elif load.kind == "reward_model":
         rows = Dataset.from_list([{"chosen_ids": [2, 1], "rejected_ids": [2, 1]}])
-        trainer = RewardTrainer(model, train_dataset=rows, **common)
+        trainer = PreferenceTrainer(model, train_dataset=rows, **common)
     else:
         rows = Dataset.from_list([{"input_ids": [2, 1], "completion_mask": [0, 1]}])
         trainer = SFTTrainer(model, train_dataset=rows, **common)

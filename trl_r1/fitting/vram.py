@@ -112,7 +112,7 @@ def _remedy(
     request: PlanRequest, name: str, account: StageAccount, accountant: Accountant
 ) -> Remedy | None:
     def attempt(changes: Mapping[str, Any]) -> StageAccount:
-        options = [part for part in _options(name, changes)]
+        options = list(_options(name, changes))
         return _account(request, _read(request, options), name, accountant)
 
     return find_remedy(account, attempt)
