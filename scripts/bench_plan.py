@@ -24,7 +24,7 @@ import torch
 from datasets import Dataset, disable_progress_bars
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, Qwen2Config, Qwen2ForCausalLM
-from trl import RewardTrainer, SFTTrainer
+from trl import SFTTrainer
 
 from trl_r1.fitting.fake_models import stand_in_tokenizer
 from trl_r1.fitting.phases import Load, measure

@@ -51,7 +51,8 @@ def fake_model(
     architecture: Any = AutoModelForCausalLM
     if is_scorer:
         architecture, config.num_labels = AutoModelForSequenceClassification, 1
-    weight_dtype = config.dtype or torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    named: Any = config.dtype or torch.float32
+    weight_dtype: torch.dtype = named if dtype == "auto" else getattr(torch, dtype)
     with no_init_weights():
         model = architecture.from_config(config, dtype=weight_dtype, attn_implementation="sdpa")
     model.tie_weights()
@@ -67,19 +68,21 @@ def fake_model(
 
 def _quantise(model: Any, quantization: Any, dtype: torch.dtype) -> None:
     """Put bitsandbytes' layers into a model, as transformers does, with fake weights."""
-    import bitsandbytes
+    from bitsandbytes.functional import quantize_4bit
+    from bitsandbytes.nn.modules import Linear4bit, Linear8bitLt
 
     quantizer = AutoHfQuantizer.from_config(quantization, pre_quantized=False)
     with _plain_quantised_parameters():
         quantizer.preprocess_model(model=model, dtype=dtype, device_map={"": "cpu"})
     for module in model.modules():
-        if not isinstance(module, (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)):
+        if not isinstance(module, (Linear4bit, Linear8bitLt)):
             continue
-        shape, old = (module.out_features, module.in_features), module.weight
+        shape = (module.out_features, module.in_features)
+        old: Any = module.weight
         if module.bias is not None:
             module.bias = torch.nn.Parameter(torch.empty(shape[0], dtype=dtype), False)
-        if isinstance(module, bitsandbytes.nn.Linear4bit):
-            packed, state = bitsandbytes.functional.quantize_4bit(
+        if isinstance(module, Linear4bit):
+            packed, state = quantize_4bit(
                 torch.empty(shape, dtype=dtype),
                 compress_statistics=old.compress_statistics,
                 quant_type=old.quant_type,

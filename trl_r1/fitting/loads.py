@@ -242,8 +242,9 @@ def num_parameters(config: PretrainedConfig) -> int:
     import torch
     from transformers import AutoModelForCausalLM
 
+    auto: Any = AutoModelForCausalLM
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = auto.from_config(config)
     return int(model.num_parameters())
 
 

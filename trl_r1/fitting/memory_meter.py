@@ -27,7 +27,7 @@ ACTIVATIONS, LOGITS, KV_CACHE = "activations", "logits", "KV cache"
 _aten = torch.ops.aten
 
 
-class MemoryMeter(TorchDispatchMode):
+class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Measures the tensors that live while it is entered. Enter it inside a `FakeTensorMode`.
 
     Args:
@@ -41,7 +41,7 @@ class MemoryMeter(TorchDispatchMode):
     """
 
     def __init__(self, logit_widths: frozenset[int] = frozenset(), rounding: int = 1) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._logit_widths = logit_widths
         self._rounding = rounding
         self._held: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -66,7 +66,8 @@ class MemoryMeter(TorchDispatchMode):
         def hold(parameter: torch.Tensor) -> None:
             self.hold(parameter.grad, GRADIENTS)
 
-        for parameter in model.parameters():
+        parameters: list[Any] = list(model.parameters())
+        for parameter in parameters:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(hold)
 

@@ -3,8 +3,8 @@
 A training stage's trainer is built from a fake model, so that LoRA, casts and mixed precision are
 TRL's, and makes one micro-batch of the largest shape that the recipe allows, with the gradients
 and optimizer states of an ongoing run in place. Generation is a prefill and the last of the
-decoding steps, with a full KV cache. Left out: rewards, evaluation loops of TRL, and everything that
-several processes do.
+decoding steps, with a full KV cache. Left out: rewards, evaluation loops of TRL, and everything
+that several processes do.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _scores_old(load: Load) -> bool:
     args = load.args
     generate_every = args.steps_per_generation * args.num_iterations
     is_misaligned = args.gradient_accumulation_steps % generate_every != 0
-    return is_misaligned or (args.use_vllm and args.vllm_importance_sampling_correction)
+    return bool(is_misaligned or (args.use_vllm and args.vllm_importance_sampling_correction))
 
 
 def _scoring(load: Load, meter: MemoryMeter, trainer: Any, model: Any) -> Measured:
@@ -195,7 +195,7 @@ def _generation(load: Load, meter: MemoryMeter, model: Any) -> Measured:
     prefill = Measured("generation", meter.peak, meter.peak_parts)
     whole = torch.ones(rows, max(2, load.width), dtype=torch.long)
     cache = _full_cache(load.config, rows, whole.size(1) - 1, _state_dtype(load))
-    meter.hold([[layer.keys, layer.values] for layer in cache.layers], KV_CACHE)
+    meter.hold(_held_by(cache), KV_CACHE)
     with meter.phase(), torch.no_grad():
         model.generate(
             input_ids=whole,
@@ -203,7 +203,7 @@ def _generation(load: Load, meter: MemoryMeter, model: Any) -> Measured:
             past_key_values=cache,
             generation_config=settings,
         )
-        meter.hold([[layer.keys, layer.values] for layer in cache.layers], KV_CACHE)
+        meter.hold(_held_by(cache), KV_CACHE)
     last = Measured("generation", meter.peak, meter.peak_parts)
     return max(prefill, last, key=lambda measured: measured.peak)
 
@@ -221,6 +221,10 @@ def _full_cache(
         cache.update(*states, layer)
     result: DynamicCache = cache
     return result
+
+
+def _held_by(cache: Any) -> list[torch.Tensor]:
+    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
 
 
 def _state_dtype(load: Load) -> torch.dtype:
@@ -248,7 +252,8 @@ def _trainer(load: Load, model: Any, output_dir: str) -> Any:
         # The reference would be loaded from its weights; its memory and passes are added apart.
         args.beta, args.use_vllm = 0.0, False
         rows = Dataset.from_list([{"prompt": "a"}])
-        trainer: Any = _GRPO(model, _no_reward, train_dataset=rows, **common)
+        reward: Any = _no_reward
+        trainer: Any = _GRPO(model, reward, train_dataset=rows, **common)
         trainer.beta = load.args.beta
     elif load.kind == "reward_model":
         rows = Dataset.from_list([{"chosen_ids": [2, 1], "rejected_ids": [2, 1]}])

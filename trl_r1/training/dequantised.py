@@ -66,18 +66,20 @@ def _there_and_back(model: Any, quantization: Any, skipped: tuple[str, ...]) -> 
 def _rounded(weight: torch.Tensor, quantization: Any, device: torch.device) -> torch.Tensor:
     """A weight as it comes back from 4 or 8 bit."""
     from bitsandbytes.functional import dequantize_4bit, int8_vectorwise_dequant
-    from bitsandbytes.nn import Int8Params, Params4bit
+    from bitsandbytes.nn.modules import Int8Params, Params4bit
 
     if quantization.load_in_8bit:
-        codes: Any = Int8Params(weight, requires_grad=False)._quantize(device)
+        plain: Any = Int8Params(weight, requires_grad=False)
+        codes = plain._quantize(device)
         back: torch.Tensor = int8_vectorwise_dequant(codes.data, codes.SCB)
         return back
-    packed = Params4bit(
+    unpacked: Any = Params4bit(
         weight,
         requires_grad=False,
         compress_statistics=quantization.bnb_4bit_use_double_quant,
         quant_type=quantization.bnb_4bit_quant_type,
         quant_storage=quantization.bnb_4bit_quant_storage,
-    )._quantize(device)
+    )
+    packed = unpacked._quantize(device)
     restored: torch.Tensor = dequantize_4bit(packed.data, packed.quant_state)
     return restored
