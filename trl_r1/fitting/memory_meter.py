@@ -38,6 +38,8 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         peak: the highest number of bytes since `start_phase`.
         peak_parts: what it was made of.
+        cache_shape: of the keys of a layer after a decoding step, by which a KV cache is told from
+            other activations; None for none.
     """
 
     def __init__(self, logit_widths: frozenset[int] = frozenset(), rounding: int = 1) -> None:
@@ -50,6 +52,7 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._total = 0
         self.peak = 0
         self.peak_parts: dict[str, int] = {}
+        self.cache_shape: torch.Size | None = None
 
     def hold(self, tensors: Any, part: str) -> None:
         """Count tensors (any nesting of them) as `part`, also those that are known already."""
@@ -87,15 +90,17 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_new = False
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
-                part = LOGITS if self._is_logits(tensor) else ACTIVATIONS
+                part = self._part(tensor)
                 for storage in _storages(tensor):
                     is_new |= self._count(storage, part)
         if is_new:
             self._note_peak()
         return result
 
-    def _is_logits(self, tensor: torch.Tensor) -> bool:
-        return tensor.dim() > 1 and tensor.shape[-1] in self._logit_widths
+    def _part(self, tensor: torch.Tensor) -> str:
+        if tensor.dim() > 1 and tensor.shape[-1] in self._logit_widths:
+            return LOGITS
+        return KV_CACHE if tensor.shape == self.cache_shape else ACTIVATIONS
 
     def _count(self, storage: Any, part: str) -> bool:
         key = storage._cdata

@@ -195,7 +195,11 @@ def _generation(load: Load, meter: MemoryMeter, model: Any) -> Measured:
     prefill = Measured("generation", meter.peak, meter.peak_parts)
     whole = torch.ones(rows, max(2, load.width), dtype=torch.long)
     cache = _full_cache(load.config, rows, whole.size(1) - 1, _state_dtype(load))
-    meter.hold(_held_by(cache), KV_CACHE)
+    states = _held_by(cache)
+    meter.hold(states, KV_CACHE)
+    rows, heads, length, width = states[0].shape
+    meter.cache_shape = torch.Size([rows, heads, length + 1, width])
+    del states
     with meter.phase(), torch.no_grad():
         model.generate(
             input_ids=whole,
@@ -203,7 +207,7 @@ def _generation(load: Load, meter: MemoryMeter, model: Any) -> Measured:
             past_key_values=cache,
             generation_config=settings,
         )
-        meter.hold(_held_by(cache), KV_CACHE)
+    meter.cache_shape = None
     last = Measured("generation", meter.peak, meter.peak_parts)
     return max(prefill, last, key=lambda measured: measured.peak)
 
