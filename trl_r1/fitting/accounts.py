@@ -178,7 +178,13 @@ def _fingerprint(load: Load) -> Any:
         )
         trained = [str(getattr(args, name, None)) for name in names]
     shapes = (load.rows, load.prompt, load.completion, load.generated_rows)
-    flags = (load.has_reference, load.has_reference_weights, load.carries_adapter, load.on_card)
+    flags = (
+        load.has_reference,
+        load.has_reference_weights,
+        load.has_reference_adapter,
+        load.carries_adapter,
+        load.on_card,
+    )
     return (
         load.kind,
         load.config.to_json_string(),

@@ -92,7 +92,61 @@ def stage_load(
         return _grpo(pipeline, recipe, args, shared, prompt_tokens, start.notes)
     if recipe.stage in (*_SFT_STAGES, "reward_model"):
         return _supervised(recipe, args, shared, start.notes)
-    return _sampling(recipe, args, shared, prompt_tokens, start.notes)
+    engine = next((c.engine for c in configs if hasattr(c, "engine")), "transformers")
+    if engine != "transformers":
+        return StageLoad(recipe.name, recipe.stage, None, (_engine_note(engine),))
+    return _sampling(recipe.name, recipe.stage, args, shared, prompt_tokens, start.notes)
+
+
+def scoring_load(pipeline: Pipeline, prompt_tokens: int, *, on_card: bool) -> StageLoad | None:
+    """What the scoring of models before and after stages takes, for the largest of them.
+
+    None where the pipeline scores none.
+
+    Args:
+        pipeline: with its `evaluation`.
+        prompt_tokens: tokens of the longest prompt.
+        on_card: for a CUDA card; False for this CPU.
+    """
+    settings = pipeline.evaluation
+    if not (settings.datasets or settings.general):
+        return None
+    engine = getattr(settings, "engine", "transformers")
+    if engine != "transformers":
+        return StageLoad(SCORING, "scoring", None, (_engine_note(engine),))
+    largest: tuple[int, PretrainedConfig, ModelArguments] | None = None
+    for recipe in pipeline.stages:
+        if not recipe.is_trained or recipe.stage == _MADE_ON_THE_SPOT:
+            continue
+        try:
+            config = _start_of(pipeline, recipe).config
+        except UnknownArchitectureError:
+            continue
+        size = num_parameters(config)
+        if largest is None or size > largest[0]:
+            largest = (size, config, _model_arguments(recipe))
+    if largest is None:
+        return None
+    shared = {"config": largest[1], "model_args": largest[2], "on_card": on_card}
+    return _sampling(SCORING, "of models, after each stage", settings, shared, prompt_tokens, [])
+
+
+# The name of the account of scoring: the target of `--set` that it is changed with.
+SCORING = "evaluation"
+
+
+def _engine_note(engine: str) -> str:
+    if engine == "server":
+        return "engine: server: nothing on this card"
+    return (
+        f"engine: {engine}: alone on the card, of which it takes gpu_memory_utilization "
+        "(vllm_options; 0.9 by default); not measured"
+    )
+
+
+def _model_arguments(recipe: StageRecipe) -> ModelArguments:
+    names = ModelArguments.__dataclass_fields__
+    return ModelArguments(**{k: v for k, v in recipe.values.items() if k in names})
 
 
 def _values(recipe: StageRecipe, on_card: bool) -> dict[str, Any]:
@@ -203,6 +257,9 @@ def _grpo(
         generated_rows=0 if args.use_vllm else num_rollouts,
         has_reference=args.beta != 0.0,
         has_reference_weights=args.beta != 0.0 and is_full,
+        has_reference_adapter=args.beta != 0.0
+        and not is_full
+        and bool(shared["carries_adapter"] or getattr(args, "reference_replacement_steps", None)),
         **shared,
     )
     is_colocated = bool(args.use_vllm and args.vllm_mode == "colocate")
@@ -230,9 +287,7 @@ def _reward_model_bytes(pipeline: Pipeline, recipe: StageRecipe, on_card: bool) 
             config = _start_of(pipeline, maker).config
         except UnknownArchitectureError:
             continue
-        names = ModelArguments.__dataclass_fields__
-        model_args = ModelArguments(**{k: v for k, v in maker.values.items() if k in names})
-        size = _BYTES_OF_TYPE[_trained_dtype(model_args, on_card)]
+        size = _BYTES_OF_TYPE[_trained_dtype(_model_arguments(maker), on_card)]
         total += num_parameters(config) * size
     return total
 
@@ -249,7 +304,8 @@ def num_parameters(config: PretrainedConfig) -> int:
 
 
 def _sampling(
-    recipe: StageRecipe,
+    name: str,
+    stage: str,
     args: Any,
     shared: Mapping[str, Any],
     prompt_tokens: int,
@@ -266,4 +322,4 @@ def _sampling(
         generated_rows=args.batch_size,
         **shared,
     )
-    return StageLoad(recipe.name, recipe.stage, load, tuple(notes))
+    return StageLoad(name, stage, load, tuple(notes))

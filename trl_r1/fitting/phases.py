@@ -62,6 +62,7 @@ class Load:
         generated_rows: rows that are generated at a time; 0 where a server or vLLM does it.
         has_reference: a KL penalty is used, so that a reference scores too.
         has_reference_weights: the reference has weights of its own.
+        has_reference_adapter: the reference is a frozen copy of the adapter.
         carries_adapter: the adapter is of an earlier stage.
         on_card: measure as on a CUDA card; False as on this CPU.
     """
@@ -77,6 +78,7 @@ class Load:
     generated_rows: int = 0
     has_reference: bool = False
     has_reference_weights: bool = False
+    has_reference_adapter: bool = False
     carries_adapter: bool = False
     on_card: bool = True
 
@@ -133,6 +135,9 @@ def _training(load: Load, meter: MemoryMeter, trainer: Any) -> list[Measured]:
     if load.has_reference_weights:
         reference = [torch.empty_like(t) for t in _tensors(trainer.model)]
         meter.hold(reference, REFERENCE)
+    if load.has_reference_adapter:
+        copies = [torch.empty_like(parameter) for parameter in trained]
+        meter.hold(copies, REFERENCE)
     optimizer, states = _optimizer(trainer, trained)
     meter.hold(states, OPTIMIZER)
     phases = []

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trl_r1.fitting.accounts import GIB, VLLM_WORKSPACE_BYTES, StageAccount, kv_bytes_per_token
+from trl_r1.fitting.loads import SCORING
 from trl_r1.fitting.phases import Load
 
 Change = Mapping[str, Any]
@@ -85,7 +86,7 @@ def _changes(account: StageAccount) -> Iterator[Change]:
     assert load is not None, "what is not measured always fits"
     if load.kind == "generation":
         yield from _halved("batch_size", load.generated_rows, 1)
-        if not load.model_args.load_in_4bit:
+        if not load.model_args.load_in_4bit and account.stage_load.name != SCORING:
             yield {"load_in_4bit": True}
         yield from _halved("max_new_tokens", load.completion, _SHORTEST)
         return

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.fitting.accounts import GIB, Accountant, PhaseAccount, StageAccount
-from trl_r1.fitting.loads import stage_load
+from trl_r1.fitting.loads import SCORING, scoring_load, stage_load
 from trl_r1.fitting.remedies import Remedy, find_remedy, gib, set_options
 from trl_r1.pipeline.mistakes import RecipeError
 from trl_r1.pipeline.reading import read_pipeline
@@ -69,21 +69,22 @@ def plan_pipeline(request: PlanRequest, say: Say) -> bool:
     say("is measured on tensors without data (see --help)")
     misfits: list[str] = []
     remedies: list[str] = []
-    for recipe in pipeline.stages:
-        if request.stages and recipe.name not in request.stages:
+    names = [stage.name for stage in pipeline.stages]
+    for name in request.stages or [*names, *([] if SCORING in names else [SCORING])]:
+        account = _account(request, pipeline, name, accountant)
+        if account is None:
             continue
-        account = _account(request, pipeline, recipe.name, accountant)
         say("")
         for line in account_lines(account):
             say(line)
         if account.fits:
             continue
-        misfits.append(recipe.name)
-        remedy = _remedy(request, recipe.name, account, accountant) if request.remedies else None
-        for line in _remedy_lines(request, recipe.name, remedy):
+        misfits.append(name)
+        remedy = _remedy(request, name, account, accountant) if request.remedies else None
+        for line in _remedy_lines(request, name, remedy):
             say(line)
         if remedy is not None:
-            remedies.append(set_options(recipe.name, remedy.changes))
+            remedies.append(set_options(name, remedy.changes))
     say("")
     say(_summary(request, misfits, remedies))
     return not misfits
@@ -100,20 +101,25 @@ def _read(request: PlanRequest, more: Sequence[str]) -> Pipeline:
 
 def _account(
     request: PlanRequest, pipeline: Pipeline, name: str, accountant: Accountant
-) -> StageAccount:
+) -> StageAccount | None:
+    """The account of a stage, or of scoring; None where nothing is scored."""
+    prompt, on_card = request.prompt_tokens, request.on_card
     with _quiet():
-        load = stage_load(
-            pipeline, pipeline.stage(name), request.prompt_tokens, on_card=request.on_card
-        )
-        return accountant.account(load)
+        if name == SCORING and name not in [stage.name for stage in pipeline.stages]:
+            load = scoring_load(pipeline, prompt, on_card=on_card)
+        else:
+            load = stage_load(pipeline, pipeline.stage(name), prompt, on_card=on_card)
+        return accountant.account(load) if load is not None else None
 
 
 def _remedy(
     request: PlanRequest, name: str, account: StageAccount, accountant: Accountant
 ) -> Remedy | None:
     def attempt(changes: Mapping[str, Any]) -> StageAccount:
-        options = list(_options(name, changes))
-        return _account(request, _read(request, options), name, accountant)
+        pipeline = _read(request, list(_options(name, changes)))
+        changed = _account(request, pipeline, name, accountant)
+        assert changed is not None, "it was there before the change"
+        return changed
 
     return find_remedy(account, attempt)
 
