@@ -14,19 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate.utils import is_peft_model
 from peft import PeftModel
 from transformers import PreTrainedTokenizerBase, Trainer
 
 from trl_r1.training.arguments import ModelArguments
-from trl_r1.training.models import (
-    base_model_path,
-    is_adapter_folder,
-    load_weights,
-    resolve_dtype,
-    set_end_token,
-)
+from trl_r1.training.dequantised import load_as_trained
+from trl_r1.training.models import base_model_path, is_adapter_folder, set_end_token
 
 # What Trainer and TRL leave beside the weights: a pickle of the arguments and a draft of a card.
 _LEFTOVERS = ("training_args.bin", "README.md")
@@ -128,16 +122,7 @@ def _merge(
 ) -> None:
     """Write base plus adapter, as one plain model, to `target`."""
     shutil.rmtree(target, ignore_errors=True)
-    is_quantised = model_args.load_in_4bit or model_args.load_in_8bit
-    base = load_weights(
-        base_model_path(str(adapter)),
-        model_args,
-        trainable=True,
-        architecture=_auto_class(trained),
-    )
-    if is_quantised:
-        dtype = getattr(torch, resolve_dtype(model_args, trainable=True))
-        base = base.dequantize(dtype)
+    base = load_as_trained(base_model_path(str(adapter)), model_args, _auto_class(trained))
     merged = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
     if hasattr(merged, "generation_config") and merged.generation_config is not None:
         set_end_token(merged, tokenizer)
