@@ -1,11 +1,11 @@
 """Sampling with plain `transformers.generate`, in batches of prompts of similar length.
 
 Works for any causal language model that generates, PeftModel and 4-bit weights included. Left out:
-transformers' continuous batching. It makes batches as large as the memory that is free allows and
-draws all their tokens from the one global generator, so that equal seeds do not give equal
-completions, which a run that goes on after a kill relies on. On a CPU (SmolLM2-135M, tokens a
-second of CPU time) it made 28.6 against 30.7 here where completions are of one length, and 29.8
-against 20.4 where most are short and some long.
+transformers' continuous batching. By its source it makes batches as large as the memory that is
+free allows and draws all their tokens from the one global generator; equal seeds need not give
+equal completions then, which a run that goes on after a kill relies on (not tried). On a CPU
+(SmolLM2-135M, tokens a second of CPU time, one run) it made 28.6 against 30.7 here where
+completions are of one length, and 29.8 against 20.4 where most are short and some long.
 """
 
 from __future__ import annotations
