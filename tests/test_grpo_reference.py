@@ -217,6 +217,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_processes_replace_and_resume_it_together(
     tmp_path: Path, tiny_model_dir: Path, rows_file: Path, even_reward: str
 ) -> None:

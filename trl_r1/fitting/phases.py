@@ -193,6 +193,7 @@ def _generation(load: Load, meter: MemoryMeter, model: Any) -> Measured:
         do_sample=True, temperature=1.0, top_p=0.95, top_k=0, max_new_tokens=1, pad_token_id=0
     )
     prompt = torch.ones(rows, max(1, load.prompt), dtype=torch.long)
+    meter.cache_shape = _cache_shape(load.config, rows, prompt.size(1))
     with meter.phase(), torch.no_grad():
         model.generate(
             input_ids=prompt, attention_mask=torch.ones_like(prompt), generation_config=settings
@@ -200,11 +201,8 @@ def _generation(load: Load, meter: MemoryMeter, model: Any) -> Measured:
     prefill = Measured("generation", meter.peak, meter.peak_parts)
     whole = torch.ones(rows, max(2, load.width), dtype=torch.long)
     cache = _full_cache(load.config, rows, whole.size(1) - 1, _state_dtype(load))
-    states = _held_by(cache)
-    meter.hold(states, KV_CACHE)
-    rows, heads, length, width = states[0].shape
-    meter.cache_shape = torch.Size([rows, heads, length + 1, width])
-    del states
+    meter.hold(_held_by(cache), KV_CACHE)
+    meter.cache_shape = _cache_shape(load.config, rows, whole.size(1))
     with meter.phase(), torch.no_grad():
         model.generate(
             input_ids=whole,
@@ -217,17 +215,22 @@ def _generation(load: Load, meter: MemoryMeter, model: Any) -> Measured:
     return max(prefill, last, key=lambda measured: measured.peak)
 
 
+def _cache_shape(config: PretrainedConfig, rows: int, length: int) -> torch.Size:
+    """The shape of a layer's keys."""
+    text: Any = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return torch.Size([rows, heads, length, width])
+
+
 def _full_cache(
     config: PretrainedConfig, rows: int, length: int, dtype: torch.dtype
 ) -> DynamicCache:
     """A KV cache of that many tokens in every layer."""
-    text: Any = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    shape = _cache_shape(config, rows, length)
     cache: Any = DynamicCache(config=config)
-    for layer in range(text.num_hidden_layers):
-        states = [torch.empty(rows, heads, length, width, dtype=dtype) for _ in range(2)]
-        cache.update(*states, layer)
+    for layer in range(int(config.get_text_config().num_hidden_layers)):
+        cache.update(torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype), layer)
     result: DynamicCache = cache
     return result
 
