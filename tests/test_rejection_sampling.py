@@ -10,13 +10,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from datasets import load_dataset
+from datasets import Dataset, load_dataset
 
 from trl_r1.reasoning_format import get_format
 from trl_r1.sampling import Sample, derive_seed
 from trl_r1.sampling.assistants import AssistantArguments
 from trl_r1.sampling.engines import EngineArguments
 from trl_r1.sampling.processes import Processes
+from trl_r1.sampling.prompt_rows import PromptRows
 from trl_r1.sampling.readability import is_repetitive, longest_paragraph
 from trl_r1.stages import RewardSpec, StageContext, rejection_sampling
 from trl_r1.stages.rejection_sampling import RejectionSampler, RejectionSamplingConfig
@@ -257,8 +258,40 @@ def test_the_stage_leaves_folders_that_load_anywhere(tiny_model_dir: Path, tmp_p
 
 def test_other_settings_do_not_mix_with_what_is_there(tmp_path: Path) -> None:
     sampler_of([answer("1")]).run(rows(5), tmp_path)
-    with pytest.raises(ValueError, match="made with other settings"):
+    with pytest.raises(ValueError, match=r"made with other settings .*\(other temperature\)"):
         sampler_of([answer("1")], temperature=0.5).run(rows(5), tmp_path)
+    with pytest.raises(ValueError, match=r"\(other num_shards, rows\)"):
+        sampler_of([answer("1")]).run(rows(7), tmp_path)
+
+
+def test_a_reward_whose_file_has_changed_does_not_mix_with_what_it_has_graded(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def mine(completions, **kwargs):\n    return [1.0] * len(completions)\n")
+    config = RejectionSamplingConfig(num_samples=1, language=None)
+    grading = GradingArguments(reward_workers=0)
+
+    def run(**settings: Any) -> None:
+        spec = RewardSpec(f"{file}:mine", **settings)
+        sampler = RejectionSampler(Scripted([answer("4")]), FMT, [spec], config, grading=grading)
+        sampler.run(rows(3), tmp_path / "out")
+
+    run()
+    run()
+    with pytest.raises(ValueError, match=r"\(other rewards\)"):
+        run(weight=0.0)
+    file.write_text("def mine(completions, **kwargs):\n    return [0.9] * len(completions)\n")
+    with pytest.raises(ValueError, match=r"\(other rewards\)"):
+        run()
+
+
+def test_rows_of_a_dataset_are_what_the_same_rows_in_a_list_are() -> None:
+    given = [{**row, "completion": "x"} for row in [*rows(7), *rows(5)]]
+    listed, stored = PromptRows(given), PromptRows(Dataset.from_list(given))
+    assert len(listed) == len(stored) == 7
+    assert listed.fingerprint == stored.fingerprint != PromptRows(rows(6)).fingerprint
+    assert listed.part(2, 9) == stored.part(2, 9) == rows(7)[2:]
 
 
 def test_two_rewards_of_one_name_are_refused() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from aiohttp import web
+from fake_server import FakeServer, in_background
 
 from trl_r1.reasoning_format import get_format
 from trl_r1.sampling import Sample
+from trl_r1.sampling.engines import closing_sampler
 from trl_r1.sampling.model_judge import ModelJudge, read_verdict
+from trl_r1.sampling.server import ServerError
+from trl_r1.sampling.server_address import ServerAddress
+from trl_r1.sampling.server_pool import PoolSettings
+from trl_r1.sampling.server_sampler import ServerSampler
 from trl_r1.sampling.tidying import Rewriter
 from trl_r1.stages.rejection_sampling import RejectionSampler, RejectionSamplingConfig
 
@@ -171,3 +179,36 @@ def test_a_rewriting_that_was_cut_short_is_not_taken(tmp_path: Path) -> None:
     rewriter = Rewriter(Answering(lambda _, n: "Two and", truncated=True))
     (row,) = sampled(tmp_path, [response("4")], rewriter=rewriter)
     assert row["is_rewritten"] is False
+
+
+def test_what_judge_and_rewriter_answered_before_a_job_ended_is_not_asked_again(
+    tmp_path: Path,
+) -> None:
+    def trouble(number: int, body: dict[str, Any]) -> web.Response | None:
+        return web.Response(status=400, text="that is all") if number > 5 else None
+
+    server = FakeServer(trouble=trouble)
+    url, loop = in_background(lambda: server.start(0))
+    texts = [response("four"), response("cinq"), response("4"), response("vier")]
+    rows = [{"prompt": FMT.prompt(f"How many, {i}?"), "solution": "4"} for i in range(2)]
+
+    def run() -> None:
+        model = ServerSampler([ServerAddress(url)], settings=PoolSettings(concurrency=1))
+        config = RejectionSamplingConfig(num_samples=len(texts), language=None, shard_size=2)
+        with closing_sampler(model):
+            RejectionSampler(
+                Answering(lambda _, n: texts[n]), FMT, [letters_only], config,
+                ask_model=ModelJudge(model, FMT), rewriter=Rewriter(model),
+            ).run(rows, tmp_path)  # fmt: skip
+
+    try:
+        with pytest.raises(ServerError, match="that is all"):
+            run()
+        assert len(server.answered) == 5
+        server.trouble = None
+        run()
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
+    assert set(server.answered.values()) == {1}
+    assert len(server.answered) == 2 * 3 + 2  # three answers in words each, one kept each
+    assert not list(tmp_path.glob("**/.answers*"))

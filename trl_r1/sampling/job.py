@@ -18,13 +18,13 @@ from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.sampling.assistants import AssistantArguments
 from trl_r1.sampling.engines import EngineArguments, closing_sampler, open_sampler, open_servers
 from trl_r1.sampling.processes import Processes, parse_share
+from trl_r1.sampling.prompt_rows import PromptRows
 from trl_r1.sampling.server_address import is_server, lacks_scheme
 from trl_r1.sampling.shards import write_atomically
 from trl_r1.stages import RewardSpec
 from trl_r1.stages.rejection_sampling import (
     RejectionSampler,
     RejectionSamplingConfig,
-    without_repeated_prompts,
 )
 from trl_r1.tasks import DatasetSource, find_task, load_rows
 from trl_r1.training.arguments import GradingArguments, ModelArguments
@@ -38,7 +38,7 @@ class Job:
     engine: EngineArguments
     model_args: ModelArguments
     fmt: ReasoningFormat
-    rows: list[dict[str, Any]]
+    rows: PromptRows
     rewards: tuple[RewardSpec, ...]
     assistants: AssistantArguments
     config: RejectionSamplingConfig
@@ -197,7 +197,7 @@ def _reward_specs(options: argparse.Namespace) -> tuple[RewardSpec, ...]:
     return (RewardSpec(use=task.grader if task else "math_answer"),)
 
 
-def _rows(options: argparse.Namespace, fmt: ReasoningFormat) -> list[dict[str, Any]]:
+def _rows(options: argparse.Namespace, fmt: ReasoningFormat) -> PromptRows:
     if not (options.task or options.data):
         raise ValueError("there is nothing to sample for; give --task, --data, or both")
     task = find_task(options.task)
@@ -219,7 +219,7 @@ def _rows(options: argparse.Namespace, fmt: ReasoningFormat) -> list[dict[str, A
             "the --task that makes prompts of them"
         )
     try:
-        return without_repeated_prompts(rows)
+        return PromptRows(rows)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{options.data}: a text is not UTF-8 ({error.reason}); write the file as UTF-8"

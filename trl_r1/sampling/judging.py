@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trl_r1.reasoning_format import ReasoningFormat
-from trl_r1.sampling import Sample, derive_seed
+from trl_r1.sampling import Sample
 from trl_r1.sampling.filters import SampleFilters
 from trl_r1.sampling.grading import Reward, call_reward
 from trl_r1.sampling.mentions import without_mentions
@@ -50,12 +50,14 @@ class Check:
         function: the TRL reward.
         tasks: rows it has a say on, by their `task`; empty for all.
         is_required: False for one that is only recorded.
+        record: plain data that its scores depend on.
     """
 
     name: str
     function: Reward
     tasks: tuple[str, ...] = ()
     is_required: bool = True
+    record: Mapping[str, Any] | None = None
 
     def decides(self, task: str | None) -> bool:
         """Whether rows of that task have to pass it."""
@@ -116,13 +118,17 @@ class SampleJudge:
         self.seed = seed
 
     def judge(
-        self, rows: Sequence[Mapping[str, Any]], samples: Sequence[Sequence[Sample]]
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        samples: Sequence[Sequence[Sample]],
+        seed: int | None = None,
     ) -> list[list[Judgement]]:
         """Judge the samples of each row; rewards are called once for all of them.
 
         Args:
             rows: P rows with different prompts.
             samples: P lists of samples.
+            seed: of the judge's sampling; this object's own by default.
         """
         flat_rows = [row for row, group in zip(rows, samples, strict=True) for _ in group]
         flat = [sample for group in samples for sample in group]
@@ -134,7 +140,8 @@ class SampleJudge:
             )
             for i, (row, sample) in enumerate(zip(flat_rows, flat, strict=True))
         ]
-        judged = self._judged_by_model(flat_rows, flat, judged)
+        own_seed = self.seed if seed is None else seed
+        judged = self._judged_by_model(flat_rows, flat, judged, own_seed)
         groups, start = [], 0
         for row, group in zip(rows, samples, strict=True):
             groups.append(self._select(row, judged[start : start + len(group)]))
@@ -185,6 +192,7 @@ class SampleJudge:
         rows: Sequence[Mapping[str, Any]],
         samples: Sequence[Sample],
         judged: Sequence[Judgement],
+        seed: int,
     ) -> list[Judgement]:
         """The judgements, with those open that a model can close."""
         if self.ask_model is None:
@@ -193,7 +201,6 @@ class SampleJudge:
         asked = [i for i, judgement in enumerate(judged) if judgement.is_open]
         if not asked:
             return closed
-        seed = derive_seed(self.seed, "judge", str(rows[asked[0]]["prompt"]))
         values = self.ask_model([rows[i] for i in asked], [samples[i] for i in asked], seed)
         for i, value in zip(asked, values, strict=True):
             verdict = "ungradable" if value is None else KEPT if value == 1.0 else "wrong"

@@ -80,10 +80,10 @@ class ShardFolder:
         marker = place / _SETTINGS_FILE
         if not marker.exists():
             write_atomically(marker, lambda path: path.write_text(record, encoding="utf-8"))
-        elif marker.read_text(encoding="utf-8") != record:
+        elif (found := marker.read_text(encoding="utf-8")) != record:
             raise ValueError(
-                f"{place} was made with other settings or rows; delete it to start over, "
-                "or choose another output folder"
+                f"{place} was made with other settings or rows ({_differences(found, record)}); "
+                "delete it to start over, or choose another output folder"
             )
 
     @property
@@ -182,6 +182,20 @@ def fingerprint(value: Any) -> str:
     """A short hash of plain data."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _differences(found: str, wanted: str) -> str:
+    """The names of what differs between two records."""
+    with suppress(ValueError):
+        one, other = _flat(json.loads(found)), _flat(json.loads(wanted))
+        names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+        return "other " + ", ".join(sorted(names))
+    return "its record can't be read"
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    inner = record.get("config")
+    return {**record, **inner, "config": None} if isinstance(inner, dict) else dict(record)
 
 
 def _sync(path: Path) -> None:

@@ -12,12 +12,15 @@ which are `trl_r1.sampling`'s.
 
 from __future__ import annotations
 
-import json
+import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from datasets import Dataset
 
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.sampling import RemoteSampler, Sample, Sampler, derive_seed
@@ -38,15 +41,17 @@ from trl_r1.sampling.judging import (
 )
 from trl_r1.sampling.model_judge import question_of
 from trl_r1.sampling.processes import Processes, ShardQueue, current_processes
-from trl_r1.sampling.prompts import check_prompt, check_temperature
+from trl_r1.sampling.prompt_rows import PromptRows
+from trl_r1.sampling.prompts import check_temperature
 from trl_r1.sampling.sample_rows import sample_row
-from trl_r1.sampling.shards import ShardFolder, fingerprint, waiting_claim
+from trl_r1.sampling.shards import ShardFolder, waiting_claim
 from trl_r1.stages import RewardSpec, StageContext, StageResult, StageSpec
 from trl_r1.training.arguments import DatasetArguments, GradingArguments, ModelArguments
 
 if TYPE_CHECKING:
     from trl_r1.sampling.tidying import Rewriter
 
+JobRows: TypeAlias = PromptRows | Dataset | Sequence[Mapping[str, Any]]
 OnShard = Callable[[int, int, Mapping[str, float]], None]
 
 
@@ -138,7 +143,7 @@ class RejectionSampler:
             fmt, self.checks, self.config, language, self.config.seed, ask_model
         )
 
-    def run(self, rows: Sequence[Mapping[str, Any]], output_dir: Path) -> dict[str, Any]:
+    def run(self, rows: JobRows, output_dir: Path) -> dict[str, Any]:
         """Sample for all rows and store `samples/` and `dataset/` in `output_dir`.
 
         Called again after a kill it goes on with the shards that are missing. Rows that repeat a
@@ -154,48 +159,45 @@ class RejectionSampler:
         Raises:
             ValueError: where nothing is kept; `samples/` is there to look into.
         """
-        self.draw(rows, output_dir)
-        return self.assemble(rows, output_dir)
+        unique = PromptRows.of(rows)
+        self.draw(unique, output_dir)
+        return self.assemble(unique, output_dir)
 
     def draw(
         self,
-        rows: Sequence[Mapping[str, Any]],
+        rows: JobRows,
         output_dir: Path,
         processes: Processes | None = None,
         on_shard: OnShard | None = None,
     ) -> None:
         """Make this process's share of the shards of `samples/` that are missing."""
-        unique = without_repeated_prompts(rows)
+        unique = PromptRows.of(rows)
         shards = self._shards(unique, output_dir)
         remote = self.sampler if isinstance(self.sampler, RemoteSampler) else None
-        if remote is not None:
-            remote.keep_answers_in(shards.partial)
+        for other in self._remotes().values():
+            other.keep_answers_in(shards.partial)
         size = self.config.shard_size
 
         def sample(index: int) -> list[list[Sample]]:
-            return self._sample(index, unique[index * size : (index + 1) * size])
+            return self._sample(index, unique.part(index * size, (index + 1) * size))
 
         queue = ShardQueue(shards, processes or Processes())
         with drawn_ahead(queue, sample, remote) as drawn:
             for index, samples in drawn:
-                rows_of_shard = unique[index * size : (index + 1) * size]
+                rows_of_shard = unique.part(index * size, (index + 1) * size)
                 judged = self._judge(index, rows_of_shard, samples)
                 shards.write(index, judged)
-                if remote is not None:
-                    remote.forget_answers(self._seed(index))
+                for use, other in self._remotes().items():
+                    other.forget_answers(self._seed(index, use))
                 if on_shard is not None:
                     num_made = shards.num_shards - len(shards.missing())
                     on_shard(num_made, shards.num_shards, _progress(judged))
 
-    def missing(
-        self, rows: Sequence[Mapping[str, Any]], output_dir: Path, processes: Processes
-    ) -> list[int]:
+    def missing(self, rows: JobRows, output_dir: Path, processes: Processes) -> list[int]:
         """The shards of a process's share that are still to be made."""
-        return processes.share(self._shards(without_repeated_prompts(rows), output_dir).missing())
+        return processes.share(self._shards(PromptRows.of(rows), output_dir).missing())
 
-    def assemble(
-        self, rows: Sequence[Mapping[str, Any]], output_dir: Path, must_keep: bool = True
-    ) -> dict[str, Any]:
+    def assemble(self, rows: JobRows, output_dir: Path, must_keep: bool = True) -> dict[str, Any]:
         """Complete `samples/`, write `dataset/` from it, and return the figures of `run`.
 
         Processes that share a folder may all call it; they take turns.
@@ -207,11 +209,9 @@ class RejectionSampler:
         with waiting_claim(output_dir / ".assembling.lock"):
             return self._assemble(rows, output_dir, must_keep)
 
-    def _assemble(
-        self, rows: Sequence[Mapping[str, Any]], output_dir: Path, must_keep: bool
-    ) -> dict[str, Any]:
+    def _assemble(self, rows: JobRows, output_dir: Path, must_keep: bool) -> dict[str, Any]:
         samples = output_dir / "samples"
-        self._shards(without_repeated_prompts(rows), output_dir).finish()
+        self._shards(PromptRows.of(rows), output_dir).finish()
         figures = sample_figures(samples)
         if not figures["kept"]:
             if not must_keep:
@@ -227,24 +227,34 @@ class RejectionSampler:
             write_accepted(samples, output_dir / "dataset", self.source)
         return figures
 
-    def _shards(self, rows: Sequence[Mapping[str, Any]], output_dir: Path) -> ShardFolder:
-        if not rows:
+    def _shards(self, rows: PromptRows, output_dir: Path) -> ShardFolder:
+        if not len(rows):
             raise ValueError("there are no rows to sample for; look at the stage's `datasets`")
         settings = {
             "config": asdict(self.config),
-            "rewards": [check.name for check in self.checks],
-            "rows": fingerprint(rows),
+            "rewards": [[check.name, check.record] for check in self.checks],
+            "rows": rows.fingerprint,
             **self.record,
         }
         num_shards = -(-len(rows) // self.config.shard_size)
         names = [check.name for check in self.checks]
         schema = judged_schema(
-            rows[0]["prompt"], [*names, JUDGE] if self.judge.ask_model else names
+            rows.part(0, 1)[0]["prompt"], [*names, JUDGE] if self.judge.ask_model else names
         )
         return ShardFolder(output_dir / "samples", num_shards, schema, settings)
 
-    def _seed(self, index: int) -> int:
-        return derive_seed(self.config.seed, index)
+    def _seed(self, index: int, use: str = "") -> int:
+        """The seed of a shard; of its judging and rewriting, where `use` names these."""
+        return derive_seed(self.config.seed, index, *([use] if use else []))
+
+    def _remotes(self) -> dict[str, RemoteSampler]:
+        """What samples elsewhere, and may cost money, by its use: here "", judging, rewriting."""
+        uses = {
+            "": self.sampler,
+            "judge": getattr(self.judge.ask_model, "sampler", None),
+            "rewrite": getattr(self.rewriter, "sampler", None),
+        }
+        return {use: one for use, one in uses.items() if isinstance(one, RemoteSampler)}
 
     def _sample(self, index: int, rows: Sequence[Mapping[str, Any]]) -> list[list[Sample]]:
         config = self.config
@@ -267,8 +277,8 @@ class RejectionSampler:
         self, index: int, rows: Sequence[Mapping[str, Any]], drawn: Sequence[Sequence[Sample]]
     ) -> list[dict[str, Any]]:
         start = index * self.config.shard_size
-        judged = self.judge.judge(rows, drawn)
-        rewritten = self._rewrite(rows, drawn, judged, self._seed(index))
+        judged = self.judge.judge(rows, drawn, self._seed(index, "judge"))
+        rewritten = self._rewrite(rows, drawn, judged, self._seed(index, "rewrite"))
         return [
             {
                 **sample_row(row, start + offset, number, sample),
@@ -320,7 +330,7 @@ def run(context: StageContext) -> StageResult:
     config = context.config(RejectionSamplingConfig)
     engine, assistants = context.config(EngineArguments), context.config(AssistantArguments)
     fmt = get_format(model_args.reasoning_format)
-    rows = load_mixture(context.config(DatasetArguments).sources(), fmt, config.seed)
+    rows = PromptRows(load_mixture(context.config(DatasetArguments).sources(), fmt, config.seed))
     path = str(model_args.model_name_or_path)
     with (
         # Before a model is loaded, which takes longer than to find that a server is away.
@@ -348,28 +358,27 @@ def run(context: StageContext) -> StageResult:
     return StageResult(details=sample_figures(samples))
 
 
-def without_repeated_prompts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The first row of each prompt: all samples of a prompt lie in one shard, to be compared.
-
-    Raises:
-        ValueError: for a prompt that is none, with its row.
-    """
-    unique: dict[str, dict[str, Any]] = {}
-    for number, row in enumerate(rows):
-        check_prompt(row["prompt"], number)
-        # A completion of the source is no column of a sample, and would hide behind the same name.
-        kept = {key: value for key, value in row.items() if key != "completion"}
-        unique.setdefault(json.dumps(row["prompt"], sort_keys=True), kept)
-    return list(unique.values())
-
-
 def _check(reward: Reward | RewardSpec, fmt: ReasoningFormat, grading: GradingArguments) -> Check:
+    from trl_r1.verification.loading import load_reward
     from trl_r1.verification.stage_rewards import build_stage_reward
 
     if isinstance(reward, RewardSpec):
         function = build_stage_reward(reward, grading, fmt)
-        return Check(function.__name__, function, reward.tasks, reward.weight > 0)
-    return Check(getattr(reward, "__name__", type(reward).__name__), reward)
+        record = {**asdict(reward), "file": _own_file(load_reward(reward.use))}
+        return Check(function.__name__, function, reward.tasks, reward.weight > 0, record)
+    name = getattr(reward, "__name__", type(reward).__name__)
+    return Check(name, reward, record={"file": _own_file(reward)})
+
+
+def _own_file(function: Reward) -> str | None:
+    """The hash of the file that a reward of the user's own is in; None for one of this package."""
+    if str(getattr(function, "__module__", "")).startswith("trl_r1."):
+        return None
+    try:
+        source = inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:  # an object that can be called
+        source = inspect.getsourcefile(type(function))
+    return sha256(Path(source).read_bytes()).hexdigest()[:16] if source else None
 
 
 def _language_reward(fmt: ReasoningFormat) -> Reward:
