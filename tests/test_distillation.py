@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import SPECIAL_TOKENS, make_tiny_model
+from real_servers import running
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_r1.stages import StageContext, distillation
@@ -180,9 +182,19 @@ def test_what_on_policy_lacks_is_told(values: dict[str, Any], message: str) -> N
         OnPolicyArguments(**values)
 
 
-def test_an_unknown_key_of_the_trl_config_is_told_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match="DistillationConfig has no 'betta'; did you mean 'beta'"):
-        OnPolicyArguments("distillation", "t", on_policy_args={"betta": 1})
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"betta": 1}, r"unknown key 'betta' in on_policy_args; did you mean 'beta'.*Distill"),
+        ({"max_steps": "many"}, r"on_policy_args.max_steps should be a whole number, not 'many'"),
+        ({"learning_rate": "1e-6"}, r"reads as text, not as a number; write 1.0e-6"),
+    ],
+)
+def test_a_wrong_key_or_value_of_the_trl_config_is_told_before_anything_runs(
+    given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        OnPolicyArguments("distillation", "t", on_policy_args=given)
 
 
 def test_a_teacher_behind_a_server_is_trls_own_trainer(tmp_path: Path, rows_file: Path) -> None:
@@ -192,3 +204,24 @@ def test_a_teacher_behind_a_server_is_trls_own_trainer(tmp_path: Path, rows_file
     config = on_policy_config(method, context_of(tmp_path, tmp_path, rows_file, method))
     assert type(config).__name__ == "ServerDistillationConfig"
     assert config.teacher_model_server_url == "http://teacher:8000"
+
+
+@pytest.mark.vllm
+def test_the_student_learns_from_a_teacher_behind_a_vllm_server(
+    tmp_path: Path, rows_file: Path
+) -> None:
+    pytest.importorskip("vllm")
+    if "SMOLLM2" not in os.environ:
+        pytest.skip("SMOLLM2 names no folder of a model that vLLM can load")
+    teacher = Path(os.environ["SMOLLM2"])
+    student = teacher.with_name(f"{teacher.name}-24-layers")
+    with running(teacher, "vllm") as (server,):
+        url = server.url.removesuffix("/v1")
+        args = {"max_steps": 2, "max_completion_length": 6, "learning_rate": 1e-4, "beta": 0.0}
+        arguments = OnPolicyArguments("server", teacher_server=url, on_policy_args=args)
+        context = context_of(
+            tmp_path, student, rows_file, arguments, max_steps=1, per_device_train_batch_size=2
+        )
+        details = dict(distillation.run(context).details)
+    assert (details["on_policy"], details["steps"]) == ("server", 2)
+    assert not torch.equal(weights(tmp_path / "model"), weights(tmp_path / "sft" / "model"))

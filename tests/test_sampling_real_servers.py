@@ -1,23 +1,20 @@
 """Against two real servers on this machine, one killed and restarted midway, one in front of which
-429 and 500 are answered at times. Needs `pip install 'transformers[serving]'`."""
+429 and 500 are answered at times. Needs `pip install 'transformers[serving]'`; the test with two
+kinds of server an environment with vLLM, and the folder of SmolLM2 in SMOLLM2."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_server import TroubledProxy, in_background
+from real_servers import RealServer, running
 
 from trl_r1.sampling.server_address import ServerAddress
 from trl_r1.sampling.server_pool import PoolSettings
@@ -29,58 +26,10 @@ PROMPTS = [[{"role": "user", "content": f"{i}+{i}=?"}] for i in range(100)]
 SETTINGS = {"num_samples": 4, "temperature": 1.0, "max_new_tokens": 12, "seed": 5}
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-class RealServer:
-    """`transformers serve`, which can be killed and started again at the same port."""
-
-    def __init__(self, model: Path) -> None:
-        self.model, self.port = model, free_port()
-        self.url = f"http://127.0.0.1:{self.port}/v1"
-        self.start()
-
-    def start(self) -> None:
-        code = "from transformers.cli.transformers import main; main()"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, "serve", str(self.model), "--port", str(self.port),
-             "--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-
-    def wait(self) -> None:
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline:
-            try:
-                urllib.request.urlopen(f"{self.url}/models", timeout=5).close()
-                return
-            except OSError:
-                assert self.process.poll() is None, "the server ended"
-                time.sleep(0.5)
-        raise AssertionError("the server does not come up")
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-
 @pytest.fixture
 def servers(tiny_model_dir: Path) -> Iterator[list[RealServer]]:
-    pytest.importorskip("fastapi", reason="pip install 'transformers[serving]'")
-    pytest.importorskip("uvicorn", reason="pip install 'transformers[serving]'")
-    made = [RealServer(tiny_model_dir), RealServer(tiny_model_dir)]
-    try:
-        for server in made:
-            server.wait()
+    with running(tiny_model_dir, "transformers", "transformers") as made:
         yield made
-    finally:
-        for server in made:
-            server.kill()
 
 
 def sampler_of(model: Path, *urls: str) -> ServerSampler:
@@ -124,3 +73,52 @@ def test_a_kill_and_refusals_lose_and_duplicate_nothing(
     sampler.close()
     asyncio.run_coroutine_threadsafe(proxy.stop(), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("killed", ["vllm", "transformers"])
+def test_two_kinds_of_server_share_a_job_and_either_may_die(tmp_path: Path, killed: str) -> None:
+    pytest.importorskip("vllm")
+    if "SMOLLM2" not in os.environ:
+        pytest.skip("SMOLLM2 names no folder of a model that both can load")
+    model = Path(os.environ["SMOLLM2"])
+    other = {"vllm": "transformers", "transformers": "vllm"}[killed]
+    with running(model, killed, other) as (mortal, refusing):
+        proxy = TroubledProxy(refusing.url, share=0.2)
+        url, loop = in_background(proxy.start)
+        sampler = sampler_of(model, mortal.url, url)
+        sampler.keep_answers_in(tmp_path)
+        result: list[Any] = []
+        asked = threading.Thread(target=lambda: result.append(sampler.sample(PROMPTS, **SETTINGS)))
+        asked.start()
+        while sampler.servers[0].num_answers == 0 or _answers(sampler) < 40:
+            time.sleep(0.01)
+        mortal.kill()
+        at_kill = sampler.servers[0].num_answers
+        while _answers(sampler) < 80:
+            time.sleep(0.01)
+        mortal.start()
+        asked.join(1500)
+        (drawn,) = result
+        assert [len(group) for group in drawn] == [4] * 100
+        seeds = [sample.seed for group in drawn for sample in group]
+        assert len(set(seeds)) == 400
+        (log,) = tmp_path.glob(".answers-*.jsonl")
+        assert len(log.read_text().splitlines()) == _answers(sampler) == 400
+        assert proxy.refused[429] > 0
+        assert proxy.refused[500] > 0
+        by_engine = sum(s.token_source == "engine" for group in drawn for s in group)
+        assert 0 < by_engine < 400, "vLLM gives tokens, `transformers serve` none"
+        seen = [server.num_answers for server in sampler.servers]
+        report = (
+            f"{killed}: {at_kill} at the kill; in the end {seen}; refused {dict(proxy.refused)}"
+        )
+        with Path(os.environ.get("SERVERS_REPORT", os.devnull)).open("a") as file:
+            file.write(report)
+        sampler.close()
+        asyncio.run_coroutine_threadsafe(proxy.stop(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+
+
+def _answers(sampler: ServerSampler) -> int:
+    return sum(server.num_answers for server in sampler.servers)

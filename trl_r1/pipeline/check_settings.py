@@ -29,6 +29,12 @@ def setting_faults(recipe: StageRecipe) -> Iterator[tuple[str, str]]:
         yield "temperature", "temperature should be over 0: without chance a group is all the same"
     if values.get("use_vllm") and find_spec("vllm") is None:
         yield "use_vllm", "use_vllm: vllm is not installed; pip install 'trl-r1[vllm]'"
+    if values.get("on_policy") == "server" and find_spec("vllm") is None:
+        yield (
+            "on_policy",
+            "on_policy: server needs vLLM installed here, for TRL's client of it; "
+            "pip install 'trl-r1[vllm]'",
+        )
     for key in ("load_in_4bit", "load_in_8bit"):
         if values.get(key) and is_trained(recipe) and not values.get("use_peft"):
             yield key, f"{key}: such weights can't be trained themselves; set use_peft: true too"

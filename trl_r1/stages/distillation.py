@@ -84,7 +84,10 @@ class OnPolicyArguments:
     )
     teacher_server: str | None = field(
         default=None,
-        metadata={"help": "Address of TRL's vLLM server (`trl vllm-serve`) with the teacher."},
+        metadata={
+            "help": "Address of a vLLM server (`vllm serve TEACHER`), as http://host:8000. TRL's "
+            "client of it needs vLLM installed here, too."
+        },
     )
     on_policy_args: dict[str, Any] = field(
         default_factory=dict,
@@ -107,9 +110,9 @@ class OnPolicyArguments:
         if self.on_policy == "server" and not str(self.teacher_server).startswith("http"):
             raise ValueError(f"teacher_server {self.teacher_server!r}: write http://host:8000")
         if self.on_policy_args:
-            from trl_r1.training.on_policy import check_keys
+            from trl_r1.training.on_policy import check_arguments
 
-            check_keys(self.on_policy, self.on_policy_args)
+            check_arguments(self.on_policy, self.on_policy_args)
 
     def _check_unused(self) -> None:
         given = {

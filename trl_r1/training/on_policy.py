@@ -8,12 +8,11 @@ Left out: SFT on the teacher's own samples, which comes before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from datasets import Dataset
 
-from trl_r1.pipeline.mistakes import suggestion
+from trl_r1.pipeline.keys import check_keys, keys_of
 from trl_r1.reasoning_format import get_format
 from trl_r1.stages import StageContext, StageResult
 from trl_r1.training.arguments import DatasetArguments, ModelArguments
@@ -67,7 +66,7 @@ def on_policy_config(method: Any, context: StageContext) -> Any:
     Raises:
         ValueError: for a key that it does not have.
     """
-    config_class = check_keys(method.on_policy, method.on_policy_args)
+    config_class, given = check_arguments(method.on_policy, method.on_policy_args)
     sft = context.configs[-1]
     carried = ("seed", "use_cpu", "bf16", "fp16", "report_to", "logging_steps", "save_steps",
                "gradient_checkpointing", "disable_tqdm", "save_total_limit",
@@ -79,23 +78,21 @@ def on_policy_config(method: Any, context: StageContext) -> Any:
         values |= {"max_length": sft.max_length, "lmbda": 1.0}
     elif method.on_policy == "server":
         values["teacher_model_server_url"] = method.teacher_server
-    values |= method.on_policy_args
+    values |= given
     return config_class(output_dir=str(context.checkpoints_dir / _PART), **values)
 
 
-def check_keys(method: str, given: Mapping[str, Any]) -> Any:
-    """The config class of a method, once it has all the keys.
+def check_arguments(method: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The config class of a method, and the values in the types of its keys.
 
     Raises:
-        ValueError: for a key that it does not have.
+        ValueError: for a key that it does not have, or a value of another type.
     """
     config_class = _classes(method)[0]
-    known = {one.name for one in fields(config_class)}
-    for key in given:
-        if key not in known:
-            hint = suggestion(key, known)
-            raise ValueError(f"on_policy_args: {config_class.__name__} has no {key!r}{hint}")
-    return config_class
+    values, mistakes = check_keys(given, keys_of(config_class), prefix="on_policy_args.")
+    if mistakes:
+        raise ValueError(f"{mistakes[0]} ({config_class.__name__})")
+    return config_class, values
 
 
 def _classes(method: str) -> tuple[Any, Any]:
