@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from trl_r1.stages.rejection_sampling import RejectionSampler, RejectionSampling
 
 NUM_KILLS = 20
 SHARD_SIZE = 2
-NUM_SHARDS = 70
+NUM_SHARDS = 40
 NUM_SAMPLES = 3
+MOST_BEFORE_THE_END = NUM_SHARDS - 4
 
 
 def rows() -> list[dict[str, Any]]:
@@ -46,7 +47,7 @@ class Seeded:
     def sample(
         self, prompts: Sequence[Any], num_samples: int, *, seed: int, **_: Any
     ) -> list[list[Sample]]:
-        time.sleep(0.02)
+        time.sleep(0.005)
         numbers = [[derive_seed(seed, str(p), i) % 7 for i in range(num_samples)] for p in prompts]
         return [[Sample(f"I see {n}", [n], False) for n in group] for group in numbers]
 
@@ -54,10 +55,11 @@ class Seeded:
 class Counted:
     """A sampler that notes each call in a file before it samples."""
 
-    def __init__(self, sampler: Sampler, journal: Path) -> None:
-        self.sampler, self.journal = sampler, journal
+    def __init__(self, sampler: Sampler, journal: Path, wait: Callable[[], None]) -> None:
+        self.sampler, self.journal, self.wait = sampler, journal, wait
 
     def sample(self, *args: Any, **kwargs: Any) -> list[list[Sample]]:
+        self.wait()
         with self.journal.open("a") as file:
             file.write(f"{kwargs['seed']}\n")
         return self.sampler.sample(*args, **kwargs)
@@ -82,17 +84,28 @@ def prepare(engine: str, source: str) -> Any:
     return TransformersSampler(AutoModelForCausalLM.from_pretrained(source), tokenizer, 6)
 
 
-def job(engine: str, prepared: Any, folder: Path) -> None:
-    """One life of the job: it goes on where the last one was killed."""
+def job(engine: str, prepared: Any, folder: Path, is_doomed: bool) -> None:
+    """One life of the job: it goes on where the last one was killed. One that is to be killed, but
+    is not in time, since the machine is busy, waits for it before it could end."""
+
+    def wait() -> None:
+        while is_doomed and num_shards(folder) >= MOST_BEFORE_THE_END:
+            time.sleep(1)
+
     if engine == "server":
         from trl_r1.sampling.server_address import ServerAddress
         from trl_r1.sampling.server_pool import PoolSettings
         from trl_r1.sampling.server_sampler import ServerSampler
 
+        class Waiting(ServerSampler):
+            def sample(self, *args: Any, **kwargs: Any) -> list[list[Sample]]:
+                wait()
+                return super().sample(*args, **kwargs)
+
         settings = PoolSettings(concurrency=2)
-        sampler: Any = ServerSampler([ServerAddress.parse(prepared)], None, settings)
+        sampler: Any = Waiting([ServerAddress.parse(prepared)], None, settings)
     else:
-        sampler = Counted(prepared, folder.with_suffix(".calls"))
+        sampler = Counted(prepared, folder.with_suffix(".calls"), wait)
     config = RejectionSamplingConfig(
         num_samples=NUM_SAMPLES,
         max_new_tokens=8,
@@ -110,14 +123,14 @@ def job(engine: str, prepared: Any, folder: Path) -> None:
         made.assemble(rows(), folder)
 
 
-def live(engine: str, prepared: Any, folder: Path) -> int:
+def live(engine: str, prepared: Any, folder: Path, is_doomed: bool = False) -> int:
     """Fork a child that does the job; returns its process id."""
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
-        job(engine, prepared, folder)
+        job(engine, prepared, folder, is_doomed)
         status = 0
     finally:
         os._exit(status)
@@ -135,11 +148,12 @@ def drive(engine: str, folder: Path, source: str) -> dict[str, Any]:
     num_killed = 0
     for _ in range(NUM_KILLS):
         # After none to two more shards, and then at any moment.
-        wanted = num_shards(folder / "killed") + draw.choice((0, 1, 1, 2))
-        pid = live(engine, prepared, folder / "killed")
+        made = num_shards(folder / "killed")
+        wanted = min(made + draw.choice((0, 1, 1, 2)), MOST_BEFORE_THE_END)
+        pid = live(engine, prepared, folder / "killed", is_doomed=True)
         while num_shards(folder / "killed") < wanted and os.waitpid(pid, os.WNOHANG)[0] == 0:
             time.sleep(0.002)
-        time.sleep(draw.uniform(0.0, 0.1))
+        time.sleep(draw.uniform(0.0, 0.03))
         os.kill(pid, signal.SIGKILL)
         num_killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
     made_before = num_shards(folder / "killed")

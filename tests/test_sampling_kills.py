@@ -75,7 +75,7 @@ def fake_server() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, str(HERE / "fake_server.py"), str(port), "--seconds", "0.01"]
+    command = [sys.executable, str(HERE / "fake_server.py"), str(port), "--seconds", "0.003"]
     server = subprocess.Popen(command)
     url = f"http://127.0.0.1:{port}"
     for _ in range(300):
