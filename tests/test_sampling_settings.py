@@ -45,7 +45,7 @@ SERVERS = {"engine": "server", "servers": ["http://a/v1"]}
                 "teacher_model_name_or_path": "a",
                 "on_policy_args": {"max_stepz": 3},
             },
-            "DistillationConfig has no 'max_stepz'; did you mean 'max_steps'",
+            "unknown key 'max_stepz' in on_policy_args; did you mean 'max_steps'",
         ),
     ],
 )
