@@ -1,4 +1,4 @@
-"""`trl-r1 plan` and `trl-r1 merge`: their options, and what they print. Imports nothing heavy."""
+"""`trl-r1 plan`, `rehearse`, `merge`: their options and what they print. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,21 @@ of well-known models come from a table.
 """
 
 
+_REHEARSE_HELP = """\
+Runs every stage of a recipe for two steps in a folder of its own: same stages, rewards, LoRA,
+quantisation, packing, formats and kinds of model, with a tiny random model, a handful of rows and a
+few tokens. Also looks at what only shows at the real sizes: the folder and the disk that the run
+writes to, contexts, uploads. Where the Hub is away, tokenizers and rows are made up, and it says
+so. A recipe is checked first, as by `trl-r1 check`.
+"""
+
+
 def add_commands(
     commands: Any,
     add_recipe_options: Callable[[argparse.ArgumentParser], None],
     find_folder: Callable[[str], Path],
 ) -> None:
-    """Add the parsers of both commands.
+    """Add the parsers of the commands.
 
     Args:
         commands: what `add_subparsers` gave.
@@ -54,6 +63,7 @@ def add_commands(
     plan.add_argument("--cpu", action="store_true", help="tensors on this CPU, not on a card")
     plan.add_argument("--no_remedies", action="store_true", help="don't look for what would fit")
     plan.set_defaults(run=_plan, find_folder=find_folder)
+    _add_rehearse(commands, add_recipe_options, find_folder)
     merge = commands.add_parser("merge", help="merge an adapter into the model it was trained on")
     merge.add_argument("adapter", type=Path, metavar="ADAPTER", help="folder of the adapter")
     merge.add_argument("output", type=Path, metavar="OUTPUT", help="folder that does not exist yet")
@@ -70,6 +80,46 @@ def add_commands(
         help="prompts on which merged and unmerged model are compared; 8 by default, 0 for none",
     )
     merge.set_defaults(run=_merge)
+
+
+def _add_rehearse(
+    commands: Any,
+    add_recipe_options: Callable[[argparse.ArgumentParser], None],
+    find_folder: Callable[[str], Path],
+) -> None:
+    rehearse = commands.add_parser(
+        "rehearse",
+        help="run every stage for two steps with a tiny model, to see what would break",
+        description=_REHEARSE_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_recipe_options(rehearse)
+    rehearse.add_argument(
+        "--output_dir", type=Path, metavar="DIR", help="folder of the run to come"
+    )
+    rehearse.set_defaults(run=_rehearse, find_folder=find_folder)
+
+
+def _rehearse(options: argparse.Namespace) -> int:
+    from trl_r1.pipeline.quiet import QuietLog
+
+    folder = options.find_folder(options.folder)
+    with QuietLog() as log:
+        from trl_r1.pipeline.session import Request, checked
+
+        request = Request(folder, options.folder, options.settings)
+        report, pipeline, _ = checked(request, log.screen)
+        if report.mistakes:
+            return 1
+        from trl_r1.fitting.rehearsal import rehearse
+
+        run_dir = (options.output_dir or Path("runs") / pipeline.name).absolute()
+
+        def say(text: str) -> None:
+            log.screen.write(f"{text}\n")
+            log.screen.flush()
+
+        return 0 if rehearse(pipeline, run_dir, log, say) else 1
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -104,13 +104,23 @@ def find_launch(name: str) -> Launch:
     return Launch(path.resolve(), processes, on_cpu and processes > 1)
 
 
-def run_here(job: Job, on_progress: OnProgress) -> StageResult:
-    """Run a job in this process."""
+def run_here(
+    job: Job, on_progress: OnProgress, wrap_sampler: Callable[[Any], Any] | None = None
+) -> StageResult:
+    """Run a job in this process.
+
+    Args:
+        job: the job.
+        on_progress, wrap_sampler: as in `StageContext`.
+    """
     set_up(job)
     try:
         module = load_stage(job.stage)
         configs = build_configs(module.SPEC, job.values, job.output_dir, job.seed)
-        context = StageContext(job.name, job.output_dir, configs, job.rewards, on_progress)
+        wrapped = {} if wrap_sampler is None else {"wrap_sampler": wrap_sampler}
+        context = StageContext(
+            job.name, job.output_dir, configs, job.rewards, on_progress, **wrapped
+        )
         result: StageResult = module.run(context)
         return result
     finally:

@@ -23,7 +23,7 @@ import yaml
 
 from trl_r1.pipeline.configs import resolve
 from trl_r1.pipeline.display import Display
-from trl_r1.pipeline.execution import Launch, make_job, run_here, run_launched
+from trl_r1.pipeline.execution import Job, Launch, OnProgress, make_job, run_here, run_launched
 from trl_r1.pipeline.hashing import FileHashes
 from trl_r1.pipeline.inputs import (
     evaluation_of,
@@ -198,16 +198,19 @@ class Runner:
             self.display.progress(step, max_steps, metrics)
             clock.tick(step, max_steps)
 
-        if self.launch is None:
-            result = run_here(job, on_progress)
-        else:
-            result = run_launched(job, self.launch, sys.stdout, on_progress)
+        result = self.run_job(job, on_progress)
         return clock.note(
             status="trained",
             artifacts=self._artifacts(recipe, work_dir),
             details={**clock.record.details, **result.details},
             **self._own_scores(result, clock.record),
         )
+
+    def run_job(self, job: Job, on_progress: OnProgress) -> StageResult:
+        """Run a stage's job, here or in processes of its own."""
+        if self.launch is None:
+            return run_here(job, on_progress)
+        return run_launched(job, self.launch, sys.stdout, on_progress)
 
     def _own_scores(self, result: StageResult, record: StageRecord) -> dict[str, Any]:
         return {} if result.scores is None else {"scores": {**record.scores, **result.scores}}

@@ -51,14 +51,15 @@ class Request:
 
 def check_folder(request: Request, log: QuietLog) -> int:
     """`trl-r1 check`: print every mistake, a line each; returns the exit status."""
-    report, pipeline, _ = _checked(request, log.screen)
+    report, pipeline, _ = checked(request, log.screen)
     if not report.mistakes:
         stages = ", ".join(stage.name for stage in pipeline.stages)
         _say(log.screen, f"ok: {pipeline.name}, {len(pipeline.stages)} stages: {stages}")
     return 1 if report.mistakes else 0
 
 
-def _checked(request: Request, screen: TextIO) -> tuple[Report, Pipeline, Launch | None]:
+def checked(request: Request, screen: TextIO) -> tuple[Report, Pipeline, Launch | None]:
+    """Read and check a folder, and say what is wrong with it."""
     launch = find_launch(request.accelerate_config) if request.accelerate_config else None
     pipeline, mistakes = read_pipeline(
         request.folder, request.settings, request.seed, request.shown.rstrip("/")
@@ -97,7 +98,7 @@ def run_pipeline(
         PipelineError: whatever keeps the run from starting or going on, in one line.
     """
     started = time.monotonic()
-    report, pipeline, launch = _checked(request, log.screen)
+    report, pipeline, launch = checked(request, log.screen)
     if report.mistakes:
         return 1
     selected = select(pipeline, first, last, only)

@@ -98,6 +98,8 @@ class StageContext:
             absolute paths and TRL's `output_dir` set to `checkpoints_dir`.
         rewards: parsed `rewards:`.
         on_progress: called with (step, max_steps, metrics) at each log; cheap, may be called often.
+        wrap_sampler: put around what draws the samples of a data stage; a rehearsal's answers come
+            in there.
     """
 
     name: str
@@ -105,6 +107,7 @@ class StageContext:
     configs: tuple[Any, ...]
     rewards: tuple[RewardSpec, ...] = ()
     on_progress: Callable[[int, int, Mapping[str, float]], None] = lambda *_: None
+    wrap_sampler: Callable[[Any], Any] = lambda sampler: sampler
 
     @property
     def checkpoints_dir(self) -> Path:

@@ -338,7 +338,7 @@ def run(context: StageContext) -> StageResult:
         closing_sampler(open_sampler(engine, path, model_args, fmt, config.batch_size)) as source,
     ):
         sampler = RejectionSampler(
-            source,
+            context.wrap_sampler(source),
             fmt,
             context.rewards,
             config,
