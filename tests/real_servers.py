@@ -1,4 +1,5 @@
-"""Real servers of models on this machine, for tests: `transformers serve` and vLLM's."""
+"""Real servers of models on this machine, for tests: `transformers serve` of this environment and
+vLLM's, of the environment whose Python `VLLM_PYTHON` names (this one by default)."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+VLLM_PYTHON = os.environ.get("VLLM_PYTHON", sys.executable)
 COMMANDS = {
     "transformers": [
         sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve",
@@ -29,11 +31,24 @@ COMMANDS = {
         "float32",
     ],
     "vllm": [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}", "--port",
+        VLLM_PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", "{model}", "--port",
         "{port}", "--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "512",
         "--enforce-eager",
     ],
 }  # fmt: skip
+
+
+def needs_vllm() -> None:
+    """Skip a test where no environment has vLLM."""
+    if "VLLM_PYTHON" not in os.environ:
+        pytest.importorskip("vllm", reason="VLLM_PYTHON names no Python that has vLLM")
+
+
+def _environment(kind: str) -> dict[str, str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    if kind == "vllm" and sys.executable != VLLM_PYTHON:
+        env.pop("PYTHONPATH", None)  # of the other environment
+    return env
 
 
 class RealServer:
@@ -49,7 +64,7 @@ class RealServer:
             [part.format(model=self.model, port=self.port) for part in COMMANDS[self.kind]],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
+            env=_environment(self.kind),
             start_new_session=True,
         )
 
@@ -71,8 +86,10 @@ class RealServer:
 
 @contextmanager
 def running(model: Path, *kinds: str) -> Iterator[list[RealServer]]:
-    pytest.importorskip("fastapi", reason="pip install 'transformers[serving]'")
-    pytest.importorskip("uvicorn", reason="pip install 'transformers[serving]'")
+    for package in ("fastapi", "uvicorn") if "transformers" in kinds else ():
+        pytest.importorskip(package, reason="pip install 'transformers[serving]'")
+    if "vllm" in kinds:
+        needs_vllm()
     made = [RealServer(model, kind) for kind in kinds]
     try:
         for server in made:

@@ -79,9 +79,11 @@ def prepare(engine: str, source: str) -> Any:
 
         options = {"dtype": "float32", "max_model_len": 512, "enforce_eager": True}
         return VllmSampler.from_pretrained(source, tokenizer, options)
+    from trl_r1.sampling.continuous_sampler import ContinuousSampler
     from trl_r1.sampling.transformers_sampler import TransformersSampler
 
-    return TransformersSampler(AutoModelForCausalLM.from_pretrained(source), tokenizer, 6)
+    kind = ContinuousSampler if engine == "continuous" else TransformersSampler
+    return kind(AutoModelForCausalLM.from_pretrained(source), tokenizer, 6)
 
 
 def job(engine: str, prepared: Any, folder: Path, is_doomed: bool) -> None:

@@ -95,8 +95,6 @@ def test_a_limit_beyond_the_context_is_the_context(model: Any, tokenizer: Any) -
     room = model.config.max_position_embeddings - len(sampler.encode("x" * 500))
     (sample,) = draw(sampler, ["x" * 500], num_samples=1, max_new_tokens=32768)[0]
     assert len(sample.token_ids) <= room
-    with pytest.raises(ValueError, match="fills the model's context"):
-        draw(sampler, ["x" * 600])
 
 
 def test_adapters_and_training_mode_are_respected(model: Any, tokenizer: Any) -> None:
@@ -161,7 +159,7 @@ def test_a_folder_of_shards_has_its_name_only_when_it_is_whole(tmp_path: Path) -
     shards = ShardFolder(folder, 2, pa.schema([("x", pa.int64())]), {"a": 1})
     shards.write(1, [{"x": 2}])
     assert shards.missing() == [0]
-    with pytest.raises(FileNotFoundError, match=r"shards \[0\] are missing"):
+    with pytest.raises(FileNotFoundError, match="1 shards are missing, the first of them 0"):
         shards.finish()
     assert not folder.exists()
     shards.write(0, [])

@@ -52,10 +52,11 @@ def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["transformers", "continuous"])
 def test_kills_lose_and_duplicate_nothing_with_transformers(
-    tmp_path: Path, tiny_model_dir: Path
+    tmp_path: Path, tiny_model_dir: Path, engine: str
 ) -> None:
-    seen = killed_job("transformers", tmp_path, str(tiny_model_dir))
+    seen = killed_job(engine, tmp_path, str(tiny_model_dir))
     check_no_shard_twice_but_in_flight(seen)
     check_same_rows(tmp_path)
 

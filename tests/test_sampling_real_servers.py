@@ -1,6 +1,6 @@
 """Against two real servers on this machine, one killed and restarted midway, one in front of which
 429 and 500 are answered at times. Needs `pip install 'transformers[serving]'`; the test with two
-kinds of server an environment with vLLM, and the folder of SmolLM2 in SMOLLM2."""
+kinds of server also vLLM (see `real_servers`) and the folder of SmolLM2 in SMOLLM2."""
 
 from __future__ import annotations
 
@@ -78,7 +78,6 @@ def test_a_kill_and_refusals_lose_and_duplicate_nothing(
 @pytest.mark.vllm
 @pytest.mark.parametrize("killed", ["vllm", "transformers"])
 def test_two_kinds_of_server_share_a_job_and_either_may_die(tmp_path: Path, killed: str) -> None:
-    pytest.importorskip("vllm")
     if "SMOLLM2" not in os.environ:
         pytest.skip("SMOLLM2 names no folder of a model that both can load")
     model = Path(os.environ["SMOLLM2"])
@@ -111,7 +110,8 @@ def test_two_kinds_of_server_share_a_job_and_either_may_die(tmp_path: Path, kill
         assert 0 < by_engine < 400, "vLLM gives tokens, `transformers serve` none"
         seen = [server.num_answers for server in sampler.servers]
         report = (
-            f"{killed}: {at_kill} at the kill; in the end {seen}; refused {dict(proxy.refused)}"
+            f"{killed}: {at_kill} at the kill; in the end {seen}, of which {by_engine} with the "
+            f"engine's tokens; refused {dict(proxy.refused)}\n"
         )
         with Path(os.environ.get("SERVERS_REPORT", os.devnull)).open("a") as file:
             file.write(report)

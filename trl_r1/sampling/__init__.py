@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+# The finish reason of what was not sampled: its prompt fills the model's context.
+NO_ROOM = "no_room"
+
 TokenSource = Literal["engine", "retokenized", "unknown"]
 
 
@@ -25,7 +28,8 @@ class Sample:
         token_ids: the tokens, the end token included where there was one; None where a server
             gives none and there is no tokenizer to make them again.
         is_truncated: it stopped for another reason than an end token, mostly the limit.
-        finish_reason: in the engine's words, `stop` or `length` as a rule.
+        finish_reason: in the engine's words, `stop` or `length` as a rule; `no_room` for an empty
+            one, whose prompt fills the model's context.
         seed: what the engine's random numbers started from.
         token_source: `engine` for the tokens as generated; `retokenized` where they were made from
             the text, which may split it otherwise than the model did; `unknown` for none.

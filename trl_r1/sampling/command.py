@@ -74,6 +74,11 @@ def _add_engine(group: Any) -> None:
         "--engine", choices=["transformers", "vllm"], default="transformers", help="of a model"
     )
     group.add_argument("--batch_size", type=_positive, default=32, metavar="N", help="32")
+    group.add_argument(
+        "--continuous_batching",
+        action="store_true",
+        help="of transformers: no completion waits for longer ones",
+    )
     group.add_argument("--dtype", help="of a model's weights, as bfloat16")
     group.add_argument("--chat_template", metavar="NAME", help="chatml or compact; the model's own")
     group.add_argument("--vllm_options", default="{}", metavar="YAML", help="arguments of vllm.LLM")
@@ -116,12 +121,13 @@ def _sample(options: argparse.Namespace) -> int:
         log.screen.write("Reading the problems ...\n")
         from trl_r1.sampling.job import job_of
         from trl_r1.sampling.server import ServerError
+        from trl_r1.verification.bound_reward import RewardError
 
         try:
             job = job_of(options)
             log.switch(options.output / "log.txt")
             return _work(job, log.screen)
-        except (ValueError, ImportError, ServerError) as error:
+        except (ValueError, ImportError, ServerError, RewardError) as error:
             raise PipelineError(str(error)) from error
 
 

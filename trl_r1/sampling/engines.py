@@ -66,6 +66,13 @@ class EngineArguments:
         default=KEY_VARIABLE,
         metadata={"help": "Environment variable with the servers' API key, where they want one."},
     )
+    continuous_batching: bool = field(
+        default=False,
+        metadata={
+            "help": "With `engine: transformers`: a completion that ends makes room for the next "
+            "at once; faster where lengths differ much. Draws other completions than without."
+        },
+    )
     vllm_options: dict[str, Any] = field(
         default_factory=dict,
         metadata={
@@ -92,6 +99,10 @@ class EngineArguments:
                 raise ValueError(f"{name} is {getattr(self, name)}; it is in seconds, over 0")
         if self.served_name is not None and self.engine != "server":
             raise ValueError("served_name is for `engine: server`, which is not set")
+        if self.continuous_batching and self.engine != "transformers":
+            raise ValueError(
+                f"continuous_batching is for `engine: transformers`; {self.engine} has its own"
+            )
         if self.vllm_options and self.engine != "vllm":
             raise ValueError("vllm_options is for `engine: vllm`, which is not set")
 
@@ -101,7 +112,8 @@ class EngineArguments:
 
     def record(self) -> Mapping[str, Any]:
         """What samples depend on; which servers are up, and how many, is not among it."""
-        return {"engine": self.engine, "served_name": self.served_name}
+        record = {"engine": self.engine, "served_name": self.served_name}
+        return {**record, "continuous_batching": True} if self.continuous_batching else record
 
 
 def open_sampler(
@@ -169,9 +181,12 @@ def _opened(
         return VllmSampler.from_pretrained(
             base_model_path(model_path), tokenizer, {**dtype, **arguments.vllm_options}, adapter
         )
+    from trl_r1.sampling.continuous_sampler import ContinuousSampler
     from trl_r1.sampling.transformers_sampler import TransformersSampler
 
     model, _ = load_policy(model_path, model_args, trainable=False)
+    if arguments.continuous_batching:
+        return ContinuousSampler(model, tokenizer, batch_size)
     return TransformersSampler(model, tokenizer, batch_size)
 
 
@@ -197,6 +212,14 @@ def open_servers(arguments: EngineArguments, tokenizer: Any = None) -> ServerSam
         sampler.close()
         raise
     return sampler
+
+
+class Unopened:
+    """Stands where a sampler will, so that nothing is loaded where nothing is missing."""
+
+    def sample(self, *_: Any, **__: Any) -> Any:
+        """Raises RuntimeError."""
+        raise RuntimeError("sampled before the engine was opened")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any
 
@@ -56,6 +56,22 @@ def call_reward(
             "it has to return one each"
         )
     return [None if score is None else float(score) for score in scores]
+
+
+def needed_columns(reward: Reward, args: Iterable[str] = ()) -> tuple[str, ...]:
+    """Columns that a reward can't do without: its parameters with neither a default nor a value in
+    `args`, but for what every reward gets."""
+    try:
+        parameters = inspect.signature(reward).parameters.values()
+    except (TypeError, ValueError):  # a builtin may have none
+        return ()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    given = {"prompts", "completions", "completion_ids", *args}
+    return tuple(
+        p.name
+        for p in parameters
+        if p.kind in kinds and p.default is p.empty and p.name not in given
+    )
 
 
 def _asks_for_tokens(reward: Reward) -> bool:

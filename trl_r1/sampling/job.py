@@ -16,11 +16,17 @@ import torch
 
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.sampling.assistants import AssistantArguments
-from trl_r1.sampling.engines import EngineArguments, closing_sampler, open_sampler, open_servers
+from trl_r1.sampling.engines import (
+    EngineArguments,
+    Unopened,
+    closing_sampler,
+    open_sampler,
+    open_servers,
+)
 from trl_r1.sampling.processes import Processes, parse_share
 from trl_r1.sampling.prompt_rows import PromptRows
 from trl_r1.sampling.server_address import is_server, lacks_scheme
-from trl_r1.sampling.shards import write_atomically
+from trl_r1.sampling.shards import read_shards, write_atomically
 from trl_r1.stages import RewardSpec
 from trl_r1.stages.rejection_sampling import (
     RejectionSampler,
@@ -64,7 +70,7 @@ class Job:
         started = time.monotonic()
         with self.assistants.open(self.fmt) as (judge, rewriter):
             made = RejectionSampler(
-                _Unopened(),
+                Unopened(),
                 self.fmt,
                 self.rewards,
                 self.config,
@@ -91,13 +97,6 @@ class Job:
             return open_servers(self.engine)
         path = str(self.model)
         return open_sampler(self.engine, path, self.model_args, self.fmt, self.config.batch_size)
-
-
-class _Unopened:
-    """Stands where the sampler will, so that nothing is loaded where nothing is missing."""
-
-    def sample(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("sampled before the engine was opened")
 
 
 def job_of(options: argparse.Namespace) -> Job:
@@ -166,6 +165,7 @@ def _engine(options: argparse.Namespace) -> tuple[EngineArguments, str | None]:
         "server" if servers else options.engine,
         servers=servers,
         served_name=options.served_name,
+        continuous_batching=options.continuous_batching,
         server_template=options.tokenizer is None,
         server_concurrency=options.concurrency,
         server_key_variable=options.key_variable,
@@ -261,27 +261,26 @@ def _minutes(seconds: float) -> str:
 
 def _rewards(samples: Path) -> dict[str, Any]:
     """Mean of each reward, share truncated, and prompts with an accepted sample."""
-    table = pq.read_table(
-        samples,
-        columns=[
-            name
-            for name in pq.read_schema(next(iter(sorted(samples.glob("*.parquet"))))).names
-            if name.startswith("reward_") or name in ("is_truncated", "verdict", "prompt_index")
-        ],
-    ).to_pydict()
-    means = {}
-    for name, values in table.items():
-        if name.startswith("reward_"):
-            graded = [value for value in values if value is not None]
-            means[name.removeprefix("reward_")] = sum(graded) / len(graded) if graded else None
-    answered = {
-        prompt
-        for prompt, verdict in zip(table["prompt_index"], table["verdict"], strict=True)
-        if verdict in ("kept", "surplus", "duplicate")
-    }
+    totals: dict[str, list[float]] = {}  # sum and count of each
+    num_samples = num_truncated = 0
+    answered: set[int] = set()
+    names = pq.read_schema(next(iter(sorted(samples.glob("*.parquet"))))).names
+    rewards = [name for name in names if name.startswith("reward_")]
+    for _, rows in read_shards(samples, [*rewards, "is_truncated", "verdict", "prompt_index"]):
+        num_samples += len(rows)
+        num_truncated += sum(row["is_truncated"] for row in rows)
+        accepted = (row for row in rows if row["verdict"] in ("kept", "surplus", "duplicate"))
+        answered.update(row["prompt_index"] for row in accepted)
+        for name in rewards:
+            total = totals.setdefault(name.removeprefix("reward_"), [0.0, 0])
+            graded = [row[name] for row in rows if row[name] is not None]
+            total[0] += sum(graded)
+            total[1] += len(graded)
     return {
-        "rewards": means,
-        "truncated": sum(table["is_truncated"]) / len(table["is_truncated"]),
+        "rewards": {
+            name: total / count if count else None for name, (total, count) in totals.items()
+        },
+        "truncated": num_truncated / num_samples,
         "prompts_answered": len(answered),
     }
 

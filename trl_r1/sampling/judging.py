@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trl_r1.reasoning_format import ReasoningFormat
-from trl_r1.sampling import Sample
+from trl_r1.sampling import NO_ROOM, Sample
 from trl_r1.sampling.filters import SampleFilters
 from trl_r1.sampling.grading import Reward, call_reward
 from trl_r1.sampling.mentions import without_mentions
@@ -28,6 +28,7 @@ AskModel = Callable[[Sequence[Mapping[str, Any]], Sequence[Sample], int], list[f
 JUDGE = "judge"
 KEPT = "kept"
 REASONS = (
+    NO_ROOM,
     "truncated",
     "malformed",
     "ungradable",
@@ -51,6 +52,7 @@ class Check:
         tasks: rows it has a say on, by their `task`; empty for all.
         is_required: False for one that is only recorded.
         record: plain data that its scores depend on.
+        needs: columns that it can't do without.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Check:
     tasks: tuple[str, ...] = ()
     is_required: bool = True
     record: Mapping[str, Any] | None = None
+    needs: tuple[str, ...] = ()
 
     def decides(self, task: str | None) -> bool:
         """Whether rows of that task have to pass it."""
@@ -226,6 +229,7 @@ class SampleJudge:
         # Reasoning that is not there is malformed; it is in no language.
         has_reasoning = parts is not None and bool((parts.reasoning or "").strip())
         return {
+            NO_ROOM: sample.finish_reason == NO_ROOM,
             "truncated": sample.is_truncated,
             "malformed": self.filters.require_format
             and parts is not None

@@ -18,6 +18,8 @@ from datasets import Dataset
 from trl_r1.sampling.prompts import check_prompt
 
 _ROWS_AT_A_TIME = 1000
+# A completion of the source is no column of a sample, and rewards get the sample's by these names.
+_OF_THE_SAMPLE = frozenset({"completion", "completions", "completion_ids", "prompts"})
 
 
 class PromptRows:
@@ -27,10 +29,11 @@ class PromptRows:
         rows: each with a `prompt`; a `Dataset` or a list.
 
     Attributes:
-        fingerprint: hash of what the rows hold.
+        columns: names of what the rows hold.
+        fingerprint: hash of what they hold.
 
     Raises:
-        ValueError: for a prompt that is none, with its row.
+        ValueError: for a prompt or task that is none, with its row.
     """
 
     def __init__(self, rows: Dataset | Sequence[Mapping[str, Any]]) -> None:
@@ -38,16 +41,33 @@ class PromptRows:
         self._numbers = array("q")
         content = sha256()
         seen: set[bytes] = set()
+        self._kinds: set[bool] = set()
+        columns: dict[str, None] = {}
         for number, row in enumerate(_each(rows)):
-            check_prompt(row["prompt"], number)
+            self._check(row, number)
             prompt = sha256(json.dumps(row["prompt"], sort_keys=True).encode()).digest()[:16]
             if prompt in seen:
                 continue
             seen.add(prompt)
             self._numbers.append(number)
-            text = json.dumps(_without_completion(row), sort_keys=True, default=str)
+            kept = _own_columns(row)
+            columns.update(dict.fromkeys(kept))
+            text = json.dumps(kept, sort_keys=True, default=str)
             content.update(text.encode() + b"\n")
+        self.columns = tuple(columns)
         self.fingerprint = content.hexdigest()[:16]
+
+    def _check(self, row: Mapping[str, Any], number: int) -> None:
+        check_prompt(row["prompt"], number)
+        self._kinds.add(isinstance(row["prompt"], str))
+        if len(self._kinds) > 1:
+            raise ValueError(
+                f"row {number}: its prompt is of another kind than those before; make all prompts "
+                "texts, or all lists of messages"
+            )
+        task = row.get("task")
+        if task is not None and not isinstance(task, str):
+            raise ValueError(f"row {number}: its task is {task!r}; it has to be a name, or null")
 
     @classmethod
     def of(cls, rows: PromptRows | Dataset | Sequence[Mapping[str, Any]]) -> PromptRows:
@@ -64,7 +84,7 @@ class PromptRows:
             found: Iterator[Mapping[str, Any]] = iter(self._rows.select(numbers))
         else:
             found = (self._rows[number] for number in numbers)
-        return [_without_completion(row) for row in found]
+        return [_own_columns(row) for row in found]
 
 
 def _each(rows: Dataset | Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -77,6 +97,5 @@ def _each(rows: Dataset | Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, 
             yield dict(zip(columns, values, strict=True))
 
 
-def _without_completion(row: Mapping[str, Any]) -> dict[str, Any]:
-    # A completion of the source is no column of a sample, and would hide behind the same name.
-    return {key: value for key, value in row.items() if key != "completion"}
+def _own_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in _OF_THE_SAMPLE}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from trl_r1.sampling import NO_ROOM, Sample
 
 
 def encode_prompt(tokenizer: Any, prompt: Any) -> list[int]:
@@ -26,6 +28,25 @@ def render_prompt(tokenizer: Any, prompt: Any) -> str:
     return text.removeprefix(tokenizer.decode(first)) if first else text
 
 
+def without_room(num_samples: int) -> list[Sample]:
+    """What stands for the samples of a prompt that fills the model's context: one such row of many
+    must not end a job."""
+    return [Sample("", [], True, NO_ROOM) for _ in range(num_samples)]
+
+
+def check_room(samples: Iterable[Iterable[Sample]]) -> None:
+    """Refuse samples that were not drawn, where each counts.
+
+    Raises:
+        ValueError: a prompt fills the model's context.
+    """
+    if any(sample.finish_reason == NO_ROOM for group in samples for sample in group):
+        raise ValueError(
+            "a prompt fills the model's context; drop such rows, or use a model (or a server) with "
+            "a longer one"
+        )
+
+
 def check_prompt(prompt: Any, number: int) -> None:
     """Refuse what is neither a text nor messages.
 
@@ -39,12 +60,18 @@ def check_prompt(prompt: Any, number: int) -> None:
     if isinstance(prompt, str) and prompt.strip():
         return
     is_list = isinstance(prompt, (list, tuple)) and len(prompt) > 0
-    if is_list and all(isinstance(m, Mapping) and "role" in m and "content" in m for m in prompt):
+    if is_list and all(_is_message(message) for message in prompt):
         return
     what = "empty" if prompt is None or prompt in ("", []) else f"{str(prompt)[:60]!r}"
     raise ValueError(
         f"row {number}: its prompt is {what}; it has to be a text, or a list of messages with "
-        "`role` and `content`"
+        "`role` and `content`, both texts"
+    )
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, Mapping) and all(
+        isinstance(message.get(key), str) for key in ("role", "content")
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,11 +22,25 @@ from trl_r1.sampling.server_address import ServerAddress, without_key
 
 _PASSING = frozenset({408, 409, 425, 429, *range(500, 600)})
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_RETRY_AFTER = 0.5, 60.0, 600.0
+# In the words of vLLM, SGLang, llama.cpp and OpenAI.
+_CONTEXT = re.compile(r"context[\s_]*(length|size|window)", re.IGNORECASE)
 _JITTER = random.SystemRandom()  # seeds of the run are left alone
 
 
 class ServerError(RuntimeError):
     """A server refused a request, or none of them can be reached."""
+
+
+class NoRoomError(ServerError):
+    """A prompt fills a server's context, or does with the limit of the completion.
+
+    Attributes:
+        is_counted: the prompt's tokens were counted, so there is no doubt.
+    """
+
+    def __init__(self, message: str, is_counted: bool = False) -> None:
+        super().__init__(message)
+        self.is_counted = is_counted
 
 
 class TryAgainError(Exception):
@@ -130,7 +145,8 @@ class Server:
 
         Raises:
             TryAgainError: where another try may help.
-            ServerError: where the server refuses.
+            NoRoomError: where it has no room for the prompt.
+            ServerError: where the server refuses otherwise.
         """
         url, status, wait = f"{self.address.url}/{path}", 0, None
         try:
@@ -153,7 +169,9 @@ class Server:
             hint = self.address.key_hint(status)
             if 300 <= status < 400:
                 hint = "it sends elsewhere; name the address that it sends to"
-            raise ServerError(f"{url} refused a request with {status}: {said}{hint}")
+            is_context = status in (400, 413) and _CONTEXT.search(said)
+            kind = NoRoomError if is_context else ServerError
+            raise kind(f"{url} refused a request with {status}: {said}{hint}")
         try:
             answer = json.loads(text)
         except ValueError:

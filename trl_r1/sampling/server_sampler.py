@@ -15,6 +15,7 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -23,8 +24,8 @@ from typing import Any, TypeVar
 from trl_r1.sampling import Sample, TokenSource, derive_seed
 from trl_r1.sampling.answer_log import AnswerLog
 from trl_r1.sampling.dialects import TAKES_TOKEN_IDS, answer_text, sampling_fields
-from trl_r1.sampling.prompts import encode_prompt, render_prompt
-from trl_r1.sampling.server import Server, ServerError
+from trl_r1.sampling.prompts import encode_prompt, render_prompt, without_room
+from trl_r1.sampling.server import NoRoomError, Server, ServerError
 from trl_r1.sampling.server_address import ServerAddress
 from trl_r1.sampling.server_pool import PoolSettings, ServerPool
 
@@ -170,12 +171,24 @@ class ServerSampler:
         key = sha256(json.dumps([prompt, seed, settings], sort_keys=True).encode()).hexdigest()
         if log is not None and key in log.answers:
             return log.answers[key]
-        sample: Sample = await self._pool.ask(
-            partial(self._request, prompt, seed, settings), partial(self._read, seed)
-        )
+        sample = await self._asked(prompt, seed, settings)
         if log is not None:
             log.add(key, sample)
         return sample
+
+    async def _asked(self, prompt: Any, seed: int, settings: Mapping[str, Any]) -> Sample:
+        # A server that renders the prompt itself refuses a limit that goes beyond its context; its
+        # own limit is what there is room for.
+        is_chat = self.tokenizer is None and not isinstance(prompt, str)
+        for limits in [{}, {"max_new_tokens": None}] if is_chat else [{}]:
+            build = partial(self._request, prompt, seed, {**settings, **limits})
+            try:
+                sample: Sample = await self._pool.ask(build, partial(self._read, seed))
+                return sample
+            except NoRoomError as error:
+                if not (is_chat or error.is_counted):
+                    raise
+        return replace(without_room(1)[0], seed=seed)
 
     def _request(
         self, prompt: Any, seed: int, settings: Mapping[str, Any], server: Server
@@ -187,7 +200,7 @@ class ServerSampler:
                 path, body["prompt"] = "completions", prompt
             else:
                 path, body["messages"] = "chat/completions", prompt
-            if server.max_length is not None and limit >= server.max_length:
+            if None not in (limit, server.max_length) and limit >= server.max_length:
                 limit = None  # the server's own limit is what its context has room for
         else:
             path, ids = "completions", encode_prompt(self.tokenizer, prompt)
@@ -226,10 +239,7 @@ class ServerSampler:
 
 def _room(limit: int, prompt_length: int, context: int) -> int:
     if prompt_length >= context:
-        raise ServerError(
-            f"a prompt of {prompt_length} tokens fills the server's context of {context}; "
-            "drop such rows, or start the server with a longer context"
-        )
+        raise NoRoomError(f"a prompt of {prompt_length} tokens fills a context of {context}", True)
     return min(limit, context - prompt_length)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.sampling import Sample, derive_seed
-from trl_r1.sampling.prompts import encode_prompt
+from trl_r1.sampling.prompts import encode_prompt, without_room
 
 
 class VllmSampler:
@@ -86,18 +86,18 @@ class VllmSampler:
         max_new_tokens: int = 1024,
         seed: int = 0,
     ) -> list[list[Sample]]:
-        """Draw `num_samples` completions of each prompt; see `Sampler.sample`.
-
-        Raises:
-            ValueError: for a prompt that leaves the model's context no room.
-        """
+        """Draw `num_samples` completions of each prompt; see `Sampler.sample`."""
         if num_samples < 1:
             raise ValueError(f"num_samples is {num_samples}; it has to be at least 1")
         _, parameters, lora_request = _vllm()
         inputs, settings = [], []
+        places: list[int] = []
         for place, prompt in enumerate(prompts):
             ids = encode_prompt(self.tokenizer, prompt)
-            room = self._room(len(ids), max_new_tokens)
+            room = min(max_new_tokens, self.max_length - len(ids))
+            if room < 1:
+                continue
+            places.append(place)
             for number in range(num_samples):
                 inputs.append({"prompt_token_ids": ids})
                 settings.append(
@@ -120,17 +120,10 @@ class VllmSampler:
             self._sample(output.outputs[0], one.seed)
             for output, one in zip(outputs, settings, strict=True)
         ]
-        starts = range(0, len(samples), num_samples)
-        return [samples[start : start + num_samples] for start in starts]
-
-    def _room(self, prompt_length: int, max_new_tokens: int) -> int:
-        room = self.max_length - prompt_length
-        if room < 1:
-            raise ValueError(
-                f"a prompt of {prompt_length} tokens fills the model's context of "
-                f"{self.max_length}; drop such rows, or raise max_model_len in vllm_options"
-            )
-        return min(max_new_tokens, room)
+        drawn = [without_room(num_samples) for _ in prompts]
+        for number, place in enumerate(places):
+            drawn[place] = samples[number * num_samples : (number + 1) * num_samples]
+        return drawn
 
     def _sample(self, output: Any, seed: int) -> Sample:
         ids = list(output.token_ids)

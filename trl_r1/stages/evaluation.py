@@ -22,6 +22,7 @@ from trl_r1.sampling import Sample, Sampler, derive_seed
 from trl_r1.sampling.engines import closing_sampler, open_sampler
 from trl_r1.sampling.grading import Reward, call_reward
 from trl_r1.sampling.processes import current_processes
+from trl_r1.sampling.prompts import check_room
 from trl_r1.sampling.sample_rows import sample_row, sample_schema
 from trl_r1.sampling.shards import ShardFolder, fingerprint, read_shards
 from trl_r1.stages import RewardSpec, StageContext, StageResult, StageSpec
@@ -106,6 +107,7 @@ class Evaluator:
             max_new_tokens=settings.max_new_tokens,
             seed=derive_seed(settings.seed, index),
         )
+        check_room(drawn)
         pairs = [
             (start + offset, row, number, sample)
             for offset, (row, group) in enumerate(zip(shard, drawn, strict=True))

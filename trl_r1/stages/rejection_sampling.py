@@ -12,11 +12,9 @@ which are `trl_r1.sampling`'s.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,15 +24,15 @@ from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.sampling import RemoteSampler, Sample, Sampler, derive_seed
 from trl_r1.sampling.accepted import judged_schema, sample_figures, write_accepted
 from trl_r1.sampling.assistants import AssistantArguments
+from trl_r1.sampling.checks import check_of, language_reward
 from trl_r1.sampling.drawing import drawn_ahead
-from trl_r1.sampling.engines import EngineArguments, closing_sampler, open_sampler
+from trl_r1.sampling.engines import EngineArguments, Unopened, closing_sampler, open_sampler
 from trl_r1.sampling.filters import SampleFilters
-from trl_r1.sampling.grading import Reward, told_of_prefill
+from trl_r1.sampling.grading import Reward
 from trl_r1.sampling.judging import (
     JUDGE,
     KEPT,
     AskModel,
-    Check,
     Judgement,
     SampleJudge,
     is_reasoning,
@@ -100,7 +98,8 @@ class RejectionSampler:
     """Draws, judges and stores samples.
 
     Args:
-        sampler: where completions come from, such as `TransformersSampler`.
+        sampler: where completions come from, such as `TransformersSampler`; `Unopened` where it
+            is set later.
         fmt: response format of the reasoning rows.
         rewards: TRL rewards, or `RewardSpec`s of a recipe. A sample is correct where each of
             positive weight reaches `min_reward`; one of weight 0 is only recorded. Without any,
@@ -128,17 +127,17 @@ class RejectionSampler:
         rewriter: Rewriter | None = None,
         record: Mapping[str, Any] | None = None,
     ) -> None:
-        self.sampler = sampler
+        self.sampler: Sampler = sampler
         self.rewriter = rewriter
         self.record = dict(record or {})
         self.config = config or RejectionSamplingConfig()
         self.source = source
         grading = grading or GradingArguments()
-        self.checks = [_check(reward, fmt, grading) for reward in rewards]
+        self.checks = [check_of(reward, fmt, grading) for reward in rewards]
         counts = Counter(check.name for check in self.checks)
         if twice := sorted(name for name, count in counts.items() if count > 1):
             raise ValueError(f"several rewards are called {twice}; give each a `name` of its own")
-        language = _language_reward(fmt) if self.config.language else None
+        language = language_reward(fmt) if self.config.language else None
         self.judge = SampleJudge(
             fmt, self.checks, self.config, language, self.config.seed, ask_model
         )
@@ -190,8 +189,7 @@ class RejectionSampler:
                 for use, other in self._remotes().items():
                     other.forget_answers(self._seed(index, use))
                 if on_shard is not None:
-                    num_made = shards.num_shards - len(shards.missing())
-                    on_shard(num_made, shards.num_shards, _progress(judged))
+                    on_shard(shards.num_made(), shards.num_shards, _progress(judged))
 
     def missing(self, rows: JobRows, output_dir: Path, processes: Processes) -> list[int]:
         """The shards of a process's share that are still to be made."""
@@ -230,6 +228,12 @@ class RejectionSampler:
     def _shards(self, rows: PromptRows, output_dir: Path) -> ShardFolder:
         if not len(rows):
             raise ValueError("there are no rows to sample for; look at the stage's `datasets`")
+        for check in self.checks:
+            if lacking := [name for name in check.needs if name not in rows.columns]:
+                raise ValueError(
+                    f"the reward {check.name} needs {', '.join(lacking)}, which the rows do not "
+                    f"have; they have {', '.join(rows.columns)}"
+                )
         settings = {
             "config": asdict(self.config),
             "rewards": [[check.name, check.record] for check in self.checks],
@@ -332,13 +336,11 @@ def run(context: StageContext) -> StageResult:
     fmt = get_format(model_args.reasoning_format)
     rows = PromptRows(load_mixture(context.config(DatasetArguments).sources(), fmt, config.seed))
     path = str(model_args.model_name_or_path)
-    with (
-        # Before a model is loaded, which takes longer than to find that a server is away.
-        assistants.open(fmt) as (judge, rewriter),
-        closing_sampler(open_sampler(engine, path, model_args, fmt, config.batch_size)) as source,
-    ):
+    processes = current_processes()
+    # Before a model is loaded, which takes longer than to find that a server is away.
+    with assistants.open(fmt) as (judge, rewriter):
         sampler = RejectionSampler(
-            context.wrap_sampler(source),
+            Unopened(),
             fmt,
             context.rewards,
             config,
@@ -348,43 +350,17 @@ def run(context: StageContext) -> StageResult:
             rewriter,
             {**engine.record(), **assistants.record()},
         )
-        processes = current_processes()
-        on_shard = context.on_progress if processes.is_main else None
-        sampler.draw(rows, context.output_dir, processes, on_shard)
+        if sampler.missing(rows, context.output_dir, processes):
+            opened = open_sampler(engine, path, model_args, fmt, config.batch_size)
+            on_shard = context.on_progress if processes.is_main else None
+            with closing_sampler(opened) as source:
+                sampler.sampler = context.wrap_sampler(source)
+                sampler.draw(rows, context.output_dir, processes, on_shard)
     processes.wait()
     if processes.is_main:
         sampler.assemble(rows, context.output_dir)
     processes.wait()
     return StageResult(details=sample_figures(samples))
-
-
-def _check(reward: Reward | RewardSpec, fmt: ReasoningFormat, grading: GradingArguments) -> Check:
-    from trl_r1.verification.loading import load_reward
-    from trl_r1.verification.stage_rewards import build_stage_reward
-
-    if isinstance(reward, RewardSpec):
-        function = build_stage_reward(reward, grading, fmt)
-        record = {**asdict(reward), "file": _own_file(load_reward(reward.use))}
-        return Check(function.__name__, function, reward.tasks, reward.weight > 0, record)
-    name = getattr(reward, "__name__", type(reward).__name__)
-    return Check(name, reward, record={"file": _own_file(reward)})
-
-
-def _own_file(function: Reward) -> str | None:
-    """The hash of the file that a reward of the user's own is in; None for one of this package."""
-    if str(getattr(function, "__module__", "")).startswith("trl_r1."):
-        return None
-    try:
-        source = inspect.getsourcefile(inspect.unwrap(function))
-    except TypeError:  # an object that can be called
-        source = inspect.getsourcefile(type(function))
-    return sha256(Path(source).read_bytes()).hexdigest()[:16] if source else None
-
-
-def _language_reward(fmt: ReasoningFormat) -> Reward:
-    from trl_r1.verification.loading import load_reward
-
-    return told_of_prefill(load_reward("language_consistency"), fmt.is_prefilled)
 
 
 def _progress(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
