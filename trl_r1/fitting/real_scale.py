@@ -21,6 +21,7 @@ from trl_r1.pipeline.recipe import Pipeline, StageRecipe
 from trl_r1.pipeline.references import find_path, is_reference
 
 GIB = 2**30
+WHOLE_RUN = "the run"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Concern:
     """Something about the real run.
 
     Attributes:
-        where: a stage, or `the run`.
+        where: a stage, or `WHOLE_RUN`.
         text: what, and what to do.
         breaks: whether the run would end by it.
     """
@@ -50,7 +51,7 @@ def concerns(pipeline: Pipeline, run_dir: Path) -> Iterator[Concern]:
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         text = f"can't write to {run_dir}; use --output_dir for another folder"
-        yield Concern("the run", text)
+        yield Concern(WHOLE_RUN, text)
     else:
         yield from _disk_concerns(pipeline, place)
     for stage in pipeline.stages:
@@ -73,7 +74,7 @@ def _disk_concerns(pipeline: Pipeline, place: Path) -> Iterator[Concern]:
     total = sum(model for model, _ in sizes.values())
     if total > free:
         yield Concern(
-            "the run",
+            WHOLE_RUN,
             f"the models of all stages take about {total / GIB:.0f} GiB, and the disk of {place} "
             f"has {free / GIB:.0f} GiB free; make room, use --output_dir, or `adapter_output: "
             "adapter` where stages train LoRA",

@@ -14,12 +14,13 @@ import json
 import shutil
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trl_r1.fitting.real_scale import concerns
+from trl_r1.fitting.real_scale import WHOLE_RUN, Concern, concerns
 from trl_r1.fitting.scaled_recipe import scaled_stage
 from trl_r1.fitting.stand_in_rows import RowsError, small_source
 from trl_r1.fitting.tiny_models import make_tiny_model
@@ -41,6 +42,10 @@ from trl_r1.training.arguments import DatasetArguments
 
 Say = Callable[[str], None]
 
+# At most, in the texts of reasoning data.
+_BYTES_PER_TOKEN = 5
+BAD = ("BROKE", "WOULD BREAK")
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -48,7 +53,8 @@ class Outcome:
 
     Attributes:
         name: of the stage.
-        status: `ok`, `BROKE`, or `not rehearsed` where a stage before it broke.
+        status: `ok`, `BROKE`, `not rehearsed` where a stage before it broke; `WOULD BREAK` and
+            `beware` of what was looked at without running it.
         text: what broke, or why it was left out.
         seconds: it took.
         notes: what stood in for what.
@@ -73,28 +79,38 @@ def rehearse(pipeline: Pipeline, run_dir: Path, log: QuietLog, say: Say) -> bool
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="trl-r1-rehearsal-"))
     rehearsal = Rehearsal(pipeline, folder, log)
-    said: set[str] = set()
-    broken = False
+    worries = defaultdict(list)
     for concern in concerns(pipeline, run_dir):
-        broken = broken or concern.breaks
-        status = "WOULD BREAK" if concern.breaks else "beware"
-        say(f"{concern.where:<18} {status:<14} {concern.text}")
-    for outcome in rehearsal.outcomes():
+        worries[concern.where].append(concern)
+    said: set[str] = set()
+    is_broken = False
+    for outcome in (*_outcomes_of(worries, WHOLE_RUN), *rehearsal.outcomes()):
         for note in outcome.notes:
             if note not in said:
                 say(f"  note: {note}")
             said.add(note)
-        time_taken = f"  {outcome.seconds:.0f} s" if outcome.seconds else ""
-        say(f"{outcome.name:<18} {outcome.status:<14} {outcome.text}{time_taken}".rstrip())
-        broken = broken or outcome.status == "BROKE"
+        for one in (outcome, *_outcomes_of(worries, outcome.name)):
+            if one.status != "ok" or not worries[one.name]:
+                time_taken = f"  {one.seconds:.0f} s" if one.seconds >= 1 else ""
+                say(f"{one.name:<18} {one.status:<13} {one.text}{time_taken}".rstrip())
+            is_broken = is_broken or one.status in BAD
     count = len(pipeline.stages)
     took = duration(time.monotonic() - started)
-    if broken:
+    if is_broken:
         say(f"\nIt would break; the tracebacks are in {folder}. Nothing else was written. ({took})")
         return False
     shutil.rmtree(folder, ignore_errors=True)
     say(f"\n{count} stages rehearsed in {took}: none broke. Nothing was kept.")
     return True
+
+
+def _outcomes_of(worries: Mapping[str, Sequence[Concern]], where: str) -> list[Outcome]:
+    """What is to be said of a place in the real run."""
+    return [
+        Outcome(where, "WOULD BREAK" if concern.breaks else "beware", concern.text)
+        for concern in worries.get(where, ())
+        if where == concern.where
+    ]
 
 
 class Rehearsal:
@@ -110,6 +126,7 @@ class Rehearsal:
         self.pipeline, self.folder, self.log = pipeline, folder, log
         self._tiny: dict[tuple[str, bool], Any] = {}
         self._lost: set[str] = set()
+        self._on_bytes: set[str] = set()
         self._small = replace(pipeline, stages=())
 
     def outcomes(self) -> Iterator[Outcome]:
@@ -129,7 +146,7 @@ class Rehearsal:
                 self._rehearse(recipe, notes)
                 text, status = "", "ok"
             except PipelineError as error:
-                text, status = _what_broke(error), "BROKE"
+                text, status = self._in_real_names(_what_broke(error)), "BROKE"
                 self._lost.add(recipe.name)
             yield Outcome(recipe.name, status, text, time.monotonic() - started, tuple(notes))
 
@@ -238,10 +255,18 @@ class Rehearsal:
         }
 
     def _lengthen(self, values: dict[str, Any], recipe: StageRecipe) -> None:
-        """Bytes are four to five times as many as tokens."""
-        stands_in = any(not tiny.has_own_tokenizer for tiny in self._tiny.values())
-        if stands_in and isinstance(values.get("max_length"), int):
-            values["max_length"] = 5 * values["max_length"]
+        """Make room in `max_length` where bytes stand in for tokens, of which there are fewer."""
+        of_bytes = {str(t.folder) for t in self._tiny.values() if not t.has_own_tokenizer}
+        named = {values[key] for key in path_keys(values)}
+        if named & of_bytes or self._on_bytes & {r.stage for r in references_of(recipe)}:
+            self._on_bytes.add(recipe.name)
+            if isinstance(values.get("max_length"), int):
+                values["max_length"] *= _BYTES_PER_TOKEN
+
+    def _in_real_names(self, text: str) -> str:
+        for (name, _), tiny in self._tiny.items():
+            text = text.replace(str(tiny.folder), name)
+        return text
 
 
 class _Runner(Runner):

@@ -80,6 +80,8 @@ def make_tiny_model(name: str, folder: Path, is_scorer: bool = False) -> TinyMod
     try:
         config = find_architecture(name).config
     except UnknownArchitectureError:
+        if Path(name).is_absolute() or name.startswith("."):
+            raise ValueError(f"there is no such folder: {name}") from None
         config = Qwen2Config(vocab_size=1024, tie_word_embeddings=True)
         notes.append(f"{name}: its architecture can't be known here; a Qwen2 stands in")
     tokenizer, is_own = _tokenizer(name)
@@ -131,8 +133,9 @@ def tiny_config(
         if getattr(text, key, None) is not None:
             setattr(text, key, value)
     if getattr(text, "layer_types", None):
-        # The last one too, so that a second kind of attention is there where the model has one.
-        text.layer_types = [text.layer_types[0], text.layer_types[-1]]
+        # One layer of each kind of attention that the model has.
+        kinds = list(dict.fromkeys(text.layer_types))
+        text.layer_types = (kinds * _LAYERS)[:_LAYERS]
     if has_own_tokenizer:
         text.vocab_size = max(int(text.vocab_size), len(tokenizer))
     else:

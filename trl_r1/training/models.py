@@ -57,8 +57,9 @@ def load_tokenizer(
         fmt: response format; says whether the generation prompt ends with `<think>`.
 
     Raises:
-        ValueError: there is no template; the template's end token is no single token; `<think>` is
-            a special token, which decoding strips; the template and `fmt` disagree on the prefill.
+        ValueError: there is no template; the template's end token is no single token, or there is
+            no end token; `<think>` is a special token, which decoding strips; the template and
+            `fmt` disagree on the prefill.
     """
     has_own = any((Path(path) / name).is_file() for name in _TOKENIZER_FILES)
     source = path if has_own or not is_adapter_folder(path) else base_model_path(path)
@@ -78,6 +79,11 @@ def load_tokenizer(
     elif (token := _end_of_turn(tokenizer)) is not None:
         # A base model's EOS often ends documents; its turns end with another token.
         tokenizer.eos_token = token
+    if tokenizer.eos_token is None:
+        raise ValueError(
+            f"{path}: the tokenizer has no end token, so nothing would ever end; set "
+            "`chat_template`, or save it with an eos_token"
+        )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     _check_think_tags(tokenizer, path)
