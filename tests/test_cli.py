@@ -12,6 +12,7 @@ import pytest
 import toy_stages
 
 from trl_r1.cli import main
+from trl_r1.pipeline.configs import has_accelerator
 from trl_r1.pipeline.execution import find_launch
 from trl_r1.pipeline.mistakes import PipelineError
 
@@ -134,12 +135,32 @@ def test_the_built_in_rewards_are_listed(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_trl_s_accelerate_configs_are_known_by_name(tmp_path: Path) -> None:
     launch = find_launch("zero2")
-    assert (launch.config.name, launch.processes, launch.on_cpu) == ("zero2.yaml", 8, False)
+    assert (launch.config.name, launch.on_cpu) == ("zero2.yaml", False)
+    assert find_launch("multi_gpu").processes == 8
     (tmp_path / "two.yaml").write_text("num_processes: 2\nuse_cpu: true\n")
     assert find_launch(str(tmp_path / "two.yaml")).on_cpu
     (tmp_path / "bad.yaml").write_text("num_processes: [\n")
     with pytest.raises(PipelineError, match="not an accelerate config"):
         find_launch(str(tmp_path / "bad.yaml"))
+
+
+def test_presets_are_configs_that_accelerate_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import launch_command_parser
+
+    options = {action.dest for action in launch_command_parser()._actions}
+    for name in ("ddp", "fsdp2", "zero2", "zero3"):
+        launch = find_launch(name, num_processes=4)
+        assert launch.config.parent.parent.name == "recipes", name
+        assert launch.processes == 4
+        config = load_config_from_file(str(launch.config))
+        given = {**config.fsdp_config, **config.deepspeed_config}
+        assert not set(given) - options, name
+    # Without cards, processes of `ddp` run on the CPU; shares of weights need cards.
+    assert (find_launch("ddp", 2).on_cpu, find_launch("zero3", 2).on_cpu) == (
+        not has_accelerator(),
+        False,
+    )
 
 
 @pytest.mark.slow
@@ -152,13 +173,12 @@ def test_a_stage_runs_in_the_processes_of_an_accelerate_config(
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "r"
     folder.mkdir()
-    (tmp_path / "two.yaml").write_text("num_processes: 2\nuse_cpu: true\n")
     (folder / "01_cold_start.yaml").write_text(
         f"stage: cold_start\nmodel_name_or_path: {tiny_model_dir}\n"
         "reasoning_format: zero_bare\ndatasets: [{task: small_talk, num_rows: 16}]\n"
         "max_steps: 2\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 1\n"
     )
-    status = main(["run", "r", "--accelerate_config", "two.yaml"])
+    status = main(["run", "r", "--accelerate_config", "ddp", "--num_processes", "2"])
     assert status == 0, capsys.readouterr().out
     stage = tmp_path / "runs" / "r" / "cold_start"
     assert (stage / "model" / "config.json").exists()

@@ -181,7 +181,8 @@ def test_a_range_of_stages_can_be_chosen(bench: Workbench) -> None:
         (("--only", "zeroo"), "has no stage 'zeroo'; did you mean 'zero'?"),
         (("--from", "student", "--until", "zero"), "nothing to run"),
         (("--only", "zero", "--from", "zero"), "--only goes with neither"),
-        (("--accelerate_config", "zero9"), "no such file, and none of TRL's: fsdp1"),
+        (("--accelerate_config", "zero9"), "no such file, and no preset: ddp, fsdp1"),
+        (("--num_processes", "2"), "go with --accelerate_config"),
     ],
 )
 def test_what_can_not_run_is_one_clear_line_before_any_work(

@@ -136,6 +136,13 @@ def _positive(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
 def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="FOLDER", help="a folder of recipes, or the name of a shipped pipeline"
@@ -152,7 +159,15 @@ def _add_recipe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accelerate_config",
         metavar="CONFIG",
-        help="an accelerate config file, or one of TRL's by name (zero2, fsdp2, ...)",
+        help="an accelerate config file, or a preset: ddp, fsdp2, zero2, zero3",
+    )
+    parser.add_argument(
+        "--num_processes", type=_count, metavar="N", help="over the config's; one a card"
+    )
+    parser.add_argument(
+        "--launcher",
+        metavar="COMMAND",
+        help="put before the command that starts a stage's processes, as scripts/launch_slurm says",
     )
 
 
@@ -187,7 +202,13 @@ def _request(options: argparse.Namespace, folder: Path) -> Request:
     from trl_r1.pipeline.session import Request
 
     return Request(
-        folder, options.folder, options.settings, options.seed, options.accelerate_config
+        folder,
+        options.folder,
+        options.settings,
+        options.seed,
+        options.accelerate_config,
+        options.num_processes,
+        options.launcher,
     )
 
 

@@ -107,7 +107,14 @@ def _rehearse(options: argparse.Namespace) -> int:
     with QuietLog() as log:
         from trl_r1.pipeline.session import Request, checked
 
-        request = Request(folder, options.folder, options.settings)
+        request = Request(
+            folder,
+            options.folder,
+            options.settings,
+            options.seed,
+            options.accelerate_config,
+            options.num_processes,
+        )
         report, pipeline, _ = checked(request, log.screen)
         if report.mistakes:
             return 1

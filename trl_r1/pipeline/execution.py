@@ -9,19 +9,22 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shlex
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 
 import trl
 import yaml
 
-from trl_r1.pipeline.configs import ResolvedStage, build_configs
+from trl_r1.pipeline.configs import ResolvedStage, build_configs, has_accelerator
 from trl_r1.pipeline.ledger import write_text
 from trl_r1.pipeline.lock import RunLock
 from trl_r1.pipeline.mistakes import PipelineError
@@ -43,11 +46,13 @@ class Launch:
         processes: how many it says.
         on_cpu: several processes on CPUs; torchrun starts those, since `accelerate launch` would
             quietly start one.
+        command: put before the command that starts them; it may start it on several machines.
     """
 
     config: Path
     processes: int
     on_cpu: bool = False
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,28 +85,49 @@ def make_job(resolved: ResolvedStage, output_dir: Path, seed: int, threads: int 
     )
 
 
-def find_launch(name: str) -> Launch:
-    """The accelerate config of `--accelerate_config`: a file, or the name of one that TRL ships.
+def find_launch(name: str, num_processes: int | None = None, launcher: str | None = None) -> Launch:
+    """The accelerate config of `--accelerate_config`, and how many processes it starts.
+
+    Args:
+        name: a file, or the name of a preset: of `recipes/accelerate`, or one that TRL ships.
+        num_processes: over the config's; where neither says, one a card.
+        launcher: command to put before that of `accelerate launch`, such as `srun ...`.
 
     Raises:
         PipelineError: neither, or no accelerate config.
     """
     path = Path(name)
     if not path.is_file():
-        shipped = Path(trl.__file__).parent / "accelerate_configs"
-        path = shipped / f"{name}.yaml"
-        if not path.is_file():
-            known = ", ".join(sorted(p.stem for p in shipped.glob("*.yaml")))
+        presets = _presets()
+        if name not in presets:
             raise PipelineError(
-                f"--accelerate_config {name}: no such file, and none of TRL's: {known}"
+                f"--accelerate_config {name}: no such file, and no preset: "
+                f"{', '.join(sorted(presets))}"
             )
+        path = presets[name]
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-        processes = int(settings.get("num_processes", 1))
-        on_cpu = bool(settings.get("use_cpu")) and int(settings.get("num_machines", 1)) == 1
+        processes = num_processes or int(settings.get("num_processes") or _num_cards())
+        is_plain = settings.get("distributed_type", "NO") in ("NO", "MULTI_CPU", "MULTI_GPU")
+        on_cpu = bool(settings.get("use_cpu")) or (is_plain and not has_accelerator())
+        on_cpu = on_cpu and int(settings.get("num_machines", 1)) == 1 and not launcher
     except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise PipelineError(f"--accelerate_config {path}: not an accelerate config") from error
-    return Launch(path.resolve(), processes, on_cpu and processes > 1)
+    command = tuple(shlex.split(launcher)) if launcher else ()
+    return Launch(path.resolve(), processes, on_cpu, command)
+
+
+def _presets() -> dict[str, Path]:
+    """The configs that can be named: TRL's, and those of this package over them."""
+    own = Path(str(resources.files("trl_r1.recipes") / "accelerate"))
+    folders = (Path(trl.__file__).parent / "accelerate_configs", own)
+    return {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
+
+
+def _num_cards() -> int:
+    import torch
+
+    return max(1, torch.cuda.device_count())
 
 
 def run_here(
@@ -168,7 +194,11 @@ def run_launched(job: Job, launch: Launch, log: IO[str], on_progress: OnProgress
     # A worker whose runner was killed notices within seconds; until then it may still write.
     with RunLock(job.output_dir / _WORKER_LOCK, wait_seconds=60):
         result_file.unlink(missing_ok=True)
-    start = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", launch.config]
+    start = [
+        *launch.command,
+        *(sys.executable, "-m", "accelerate.commands.launch", "--config_file", launch.config),
+        *("--num_processes", launch.processes),
+    ]
     if launch.on_cpu:
         count = str(launch.processes)
         start = [
@@ -182,6 +212,7 @@ def run_launched(job: Job, launch: Launch, log: IO[str], on_progress: OnProgress
     command = [str(part) for part in (*start, "-m", "trl_r1", "run-stage")]
     document = {**asdict(job), "output_dir": str(job.output_dir)}
     document.update(processes=launch.processes, runner=os.getpid(), on_cpu=launch.on_cpu)
+    document["host"] = socket.gethostname()
     environment = {**os.environ, _JOB_VARIABLE: json.dumps(document)}
     if launch.on_cpu:
         environment["ACCELERATE_USE_CPU"] = "true"
@@ -225,9 +256,11 @@ def run_worker() -> None:
 
     document = json.loads(os.environ.pop(_JOB_VARIABLE))
     processes, runner = document.pop("processes"), document.pop("runner")
+    is_beside_runner = document.pop("host") == socket.gethostname()
     # Without being told, several processes on CPUs would each take themselves for the only one.
     state = PartialState(cpu=True) if document.pop("on_cpu") else PartialState()
-    threading.Thread(target=_follow, args=(runner,), daemon=True).start()
+    if is_beside_runner:
+        threading.Thread(target=_follow, args=(runner,), daemon=True).start()
     rewards = tuple(RewardSpec(**reward) for reward in document.pop("rewards"))
     job = Job(**{**document, "output_dir": Path(document["output_dir"])}, rewards=rewards)
     if state.num_processes != processes:

@@ -40,6 +40,8 @@ class Request:
         settings: values of `--set`.
         seed: over the pipeline's.
         accelerate_config: a file or a name; None for one process.
+        num_processes: over the config's.
+        launcher: command to put before `accelerate launch`.
     """
 
     folder: Path
@@ -47,6 +49,8 @@ class Request:
     settings: Sequence[str] = ()
     seed: int | None = None
     accelerate_config: str | None = None
+    num_processes: int | None = None
+    launcher: str | None = None
 
 
 def check_folder(request: Request, log: QuietLog) -> int:
@@ -60,7 +64,11 @@ def check_folder(request: Request, log: QuietLog) -> int:
 
 def checked(request: Request, screen: TextIO) -> tuple[Report, Pipeline, Launch | None]:
     """Read and check a folder, and say what is wrong with it."""
-    launch = find_launch(request.accelerate_config) if request.accelerate_config else None
+    launch = None
+    if request.accelerate_config:
+        launch = find_launch(request.accelerate_config, request.num_processes, request.launcher)
+    elif request.num_processes or request.launcher:
+        raise PipelineError("--num_processes and --launcher go with --accelerate_config, as ddp")
     pipeline, mistakes = read_pipeline(
         request.folder, request.settings, request.seed, request.shown.rstrip("/")
     )
