@@ -1,0 +1,451 @@
+"""The report: what it holds, that texts of models stay texts, and runs that are not whole."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from report_runs import HOSTILE, metrics, write_rollouts, write_run
+
+from trl_r1 import cli
+from trl_r1.pipeline.ledger import Input, StageRecord, read_record
+from trl_r1.reasoning_format import get_format
+from trl_r1.report import samples
+from trl_r1.report.curves import thin
+from trl_r1.report.lineage import BOX, draw_lineage
+from trl_r1.report.page import collect
+from trl_r1.report.reading import Run, Stage, read_run, read_runs, visible
+from trl_r1.report.stage_table import interval, stage_roles, table_rows
+from trl_r1.report.verdicts_explained import reward_weights
+
+ROLES = {
+    "base": "Base",
+    "zero": "R1-Zero",
+    "cold_start_data": "",
+    "cold_start": "R1 Dev1: cold start",
+    "reasoning_rl": "R1 Dev2: reasoning RL",
+    "mixed_sft": "R1 Dev3: mixed SFT",
+    "general_rl": "R1: RL for all scenarios",
+    "distill": "Distilled student",
+    "student_rl": "Student by RL alone (control)",
+}
+
+
+class Elements(HTMLParser):
+    """The elements of a document with their attributes, and the text of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.found and self.found[-1][0] in ("script", "style") and data.strip():
+            self.inside.append((self.found[-1][0], data))
+
+
+def report(*runs: Path, options: tuple[str, ...] = ()) -> str:
+    """The text of a report."""
+    output = runs[0].parent / "out" / "report.html"
+    arguments = ["report", *map(str, runs), "--output", str(output), *options]
+    assert cli.main(arguments) == 0
+    return output.read_text(encoding="utf-8")
+
+
+def data_of(text: str) -> dict[str, Any]:
+    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert block is not None
+    found: dict[str, Any] = json.loads(block[1])
+    return found
+
+
+def test_a_report_shows_scores_curves_outcomes_lineage_alarms_and_samples(tmp_path: Path) -> None:
+    text = report(write_run(tmp_path / "small"))
+    for shown in ("R1-Zero", "0.750", "0.700 to 0.800", "kl runaway", "beta 0.01", "50.0%"):
+        assert shown in text
+    data = data_of(text)
+    (run,) = data["runs"]
+    panels = {panel["id"]: panel for panel in run["curves"]["zero"]["panels"]}
+    assert {"accuracy", "length", "rewards", "kl", "entropy", "clip", "dead"} <= set(panels)
+    assert panels["kl"]["series"][0]["y"][6] == 9.0
+    assert [s["label"] for s in panels["rewards"]["series"]] == ["math_answer", "think_format"]
+    assert {box["name"] for box in run["boxes"]} == {"base", "zero", "picked"}
+    (source,) = data["samples"]["sources"]
+    assert (source["shown"], source["total"]) == (96, 96)
+
+
+def test_several_runs_are_in_one_report_and_their_names_differ(tmp_path: Path) -> None:
+    one, two = write_run(tmp_path / "a" / "same"), write_run(tmp_path / "b" / "same", steps=3)
+    labels = [run["label"] for run in data_of(report(one, two, one))["runs"]]
+    assert labels == ["a/same", "b/same", "a/same (2)"]
+
+
+def test_the_page_asks_for_nothing_and_allows_only_its_own_script_and_style(tmp_path: Path) -> None:
+    text = report(write_run(tmp_path / "small", text=HOSTILE))
+    elements = Elements(text)
+    assert {tag for tag, _ in elements.found} & {"link", "img", "iframe", "object", "base"} == set()
+    for _, attributes in elements.found:
+        assert not {"src", "style"} & set(attributes)
+        assert not any(name.startswith("on") for name in attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    (policy,) = (a["content"] for t, a in elements.found if t == "meta" and "http-equiv" in a)
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    scripts = [part for tag, part in elements.inside if tag == "script"]
+    styles = [part for tag, part in elements.inside if tag == "style"]
+    assert (len(scripts), len(styles)) == (2, 1)
+    for directive, part in (("script-src", scripts[1]), ("style-src", styles[0])):
+        digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy
+    assert "url(" not in styles[0].replace("url(#", "")
+    assert "@import" not in styles[0]
+
+
+def test_texts_of_models_stay_texts(tmp_path: Path) -> None:
+    text = report(write_run(tmp_path / "small", text=HOSTILE))
+    assert "alert(1)" in text
+    assert "<img" not in text
+    assert "<script>alert" not in text
+    for sign in "\u2028\u2029\x00\x1b\u202e\u202c":
+        assert sign not in text
+    rows = data_of(text)["samples"]["rows"]
+    shown = next(row for row in rows if row["r"] is not None)
+    assert visible(HOSTILE) in shown["r"]
+    assert "</script>" in shown["r"]
+    assert "\u27e8U+202E\u27e9evil" in shown["r"]
+
+
+def test_names_in_the_ledger_are_escaped(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small")
+    record = json.loads((run / "zero" / "stage.json").read_text())
+    record["name"] = "<b onclick=alert(1)>\u202ezero"
+    record["inputs"][0]["source"] = '"><script>alert(1)</script>'
+    (run / "zero" / "stage.json").write_text(json.dumps(record))
+    text = report(run)
+    assert "<b onclick" not in text
+    assert "<script>alert" not in text
+    assert "\u202e" not in text
+
+
+def test_a_long_text_loses_its_middle() -> None:
+    text = samples.shorten("a" * 600_000 + "b" * 400_000)
+    assert len(text) < samples.MAX_TEXT + 100
+    assert "994,000 characters are left out here" in text
+    assert text.endswith("b")
+
+
+def test_a_large_run_gives_a_bounded_page_that_says_how_much_it_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "large", steps=2, rows=20)
+    logs = "".join(json.dumps(metrics(step)) + "\n" for step in range(1, 2001))
+    (run / "zero" / "metrics.jsonl").write_text(logs)
+    table = pq.read_table(next((run / "zero" / "rollouts").glob("*.parquet")))
+    for path in (run / "zero" / "rollouts").glob("*.parquet"):
+        path.unlink()
+    many = table.take(list(range(20)) * 250)
+    for step in range(20):
+        pq.write_table(many, run / "zero" / "rollouts" / f"step-{step:07d}-0000-rank-000.parquet")
+    text = report(run)
+    assert len(text.encode()) < 20e6
+    data = data_of(text)
+    (source,) = data["samples"]["sources"]
+    assert source["total"] == 100_000
+    assert 0 < source["shown"] <= samples.MAX_SAMPLES
+    assert f"{source['shown']:,} of 100,000" in text
+    assert f"{source['shown']:,} of 100,000 samples" in capsys.readouterr().out
+    series = data["runs"][0]["curves"]["zero"]["panels"][5]["series"][0]
+    assert (series["n"], max(series["y"]), series["x"][-1]) == (2000, 9.0, 2000)
+    assert len(series["x"]) <= 400
+
+
+def test_the_samples_are_cut_at_a_number_of_bytes_evenly(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small", steps=40, text="<" * 2000)
+    chosen = samples.choose_samples(read_runs([run]), max_bytes=400_000)
+    steps = {row["t"] for row in chosen["rows"]}
+    assert len(json.dumps(chosen["rows"])) < 400_000
+    assert len(chosen["rows"]) < 40
+    assert min(steps) < 8
+    assert max(steps) > 32
+
+
+def test_rare_tasks_and_outcomes_are_among_the_samples(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small", steps=1, rows=400)
+    chosen = samples.choose_samples(read_runs([run]), max_samples=8)
+    tasks = {chosen["texts"][row["k"]] for row in chosen["rows"]}
+    assert tasks == {"sums", "rare"}
+    assert {row["o"] for row in chosen["rows"]} == {"right", "wrong"}
+
+
+def test_every_verdict_says_which_reward_gave_what_and_why(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small", steps=1, rows=4)
+    chosen = samples.choose_samples(read_runs([run]))
+    texts = chosen["texts"]
+
+    def said(row: dict[str, Any]) -> list[tuple[str, float, float, str]]:
+        return [(texts[n], value, weight, texts[why]) for n, value, weight, _, why, _ in row["w"]]
+
+    rows = {row["p"][0][1].strip(): row for row in chosen["rows"]}
+    assert said(rows["0+2=?"]) == [
+        ("math_answer_reward", 1.0, 1.0, "the answer “2” agrees with the expected “2”"),
+        ("think_format_reward", 1.0, 0.2, "the response is well-formed"),
+    ]
+    wrong = said(rows["0+1=?"])[0]
+    assert wrong[3] == "the answer “-1” does not agree with the expected “1”"
+    assert rows["0+1=?"]["o"] == "wrong"
+    math, form = said(rows["0+3=?"])
+    assert math[3].startswith("there is nothing to grade in the text: ")
+    assert form[3].startswith("not well-formed: ")
+
+
+def test_reasoning_is_told_from_the_answer_and_nothing_is_lost() -> None:
+    fmt = get_format("zero_bare")
+    prefilled = get_format("r1_prefilled")
+    assert samples.split_shown("<think>a\n</think><answer>2</answer>", fmt) == (
+        "a",
+        "<answer>2</answer>",
+    )
+    assert samples.split_shown("only text", fmt) == (None, "only text")
+    assert samples.split_shown("<think>cut", fmt) == ("cut", "")
+    assert samples.split_shown("a</think>2", prefilled) == ("a", "2")
+    reasoning, answer = samples.split_shown("before <think>a</think>b", fmt)
+    assert reasoning == "before <think>a"
+    assert answer == "b"
+
+
+def test_thinned_curves_keep_ends_lowest_and_highest() -> None:
+    points = [(float(i), float(i % 7)) for i in range(5000)]
+    points[1234], points[3210] = (1234.0, 99.0), (3210.0, -99.0)
+    kept = thin(points, 100)
+    assert len(kept) <= 100
+    assert kept[0] == points[0]
+    assert kept[-1] == points[-1]
+    assert {points[1234], points[3210]} <= set(kept)
+    assert kept == sorted(kept)
+    assert thin(points[:100], 100) == points[:100]
+
+
+def test_steps_that_were_trained_again_replace_those_before(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small")
+    logs = [{"step": s, "reward": v} for s, v in ((1, 1), (2, 2), (3, 3), (2, 20), (3, 30))]
+    text = "".join(json.dumps(log) + "\n" for log in logs)
+    (run / "zero" / "metrics.jsonl").write_text(text)
+    panel = data_of(report(run))["runs"][0]["curves"]["zero"]["panels"][0]
+    assert panel["series"][0]["y"] == [1, 20, 30]
+
+
+def test_stored_intervals_are_found_in_any_of_their_forms() -> None:
+    for scores in (
+        {"pass@1_interval": [0.1, 0.2]},
+        {"pass@1_ci": {"low": 0.1, "high": 0.2}},
+        {"intervals": {"pass@1": [0.1, 0.2]}},
+        {"pass@1_low": 0.1, "pass@1_high": 0.2},
+    ):
+        assert interval(scores, "pass@1") == (0.1, 0.2)
+    assert interval({"pass@1": 0.1}, "pass@1") is None
+
+
+def whole_run(folder: Path) -> Run:
+    """The stages of the recipe, as the ledger knows them."""
+
+    def item(source: str, role: str = "weights", artifact: str = "model") -> Input:
+        return Input("x", f"@{source}", role, f"{source}/{artifact}", source, artifact)
+
+    flow: dict[str, tuple[str, list[Input]]] = {
+        "base": ("tiny_base", []),
+        "zero": ("grpo", [item("base")]),
+        "cold_start_data": ("rejection_sampling", [item("zero")]),
+        "cold_start": ("cold_start", [item("base"), item("cold_start_data", "data", "dataset")]),
+        "reasoning_rl": ("grpo", [item("cold_start")]),
+        "mixed_sft": ("mixed_sft", [item("base"), item("cold_start_data", "data", "dataset")]),
+        "general_rl": ("grpo", [item("mixed_sft")]),
+        "distill": ("distillation", [item("base", artifact="student")]),
+        "student_rl": ("grpo", [item("base", artifact="student")]),
+    }
+    stages = [
+        Stage(name, folder, StageRecord(name, kind, "finished", inputs=tuple(inputs)))
+        for name, (kind, inputs) in flow.items()
+    ]
+    return Run("run", folder, "run", tuple(stages))
+
+
+def test_stages_have_the_names_of_the_paper(tmp_path: Path) -> None:
+    assert stage_roles(whole_run(tmp_path)) == ROLES
+
+
+def test_models_that_stages_start_from_have_a_row_where_no_stage_scored_them(
+    tmp_path: Path,
+) -> None:
+    run = read_run(write_run(tmp_path / "small"), "small")
+    assert [row["role"] for row in table_rows(run)] == ["Base", "R1-Zero"]
+    shutil.rmtree(run.folder / "base")
+    rows = table_rows(read_run(run.folder, "small"))
+    assert [row["role"] for row in rows] == ["Base, as it is", "R1-Zero"]
+    assert rows[0]["cells"][0]["text"] == "0.250"
+
+
+def test_boxes_of_the_lineage_do_not_overlap_and_every_input_has_a_line(tmp_path: Path) -> None:
+    drawing = draw_lineage(whole_run(tmp_path))
+    assert drawing is not None
+    assert len(drawing["lines"]) == 10
+    boxes = drawing["boxes"]
+    assert all(0 <= box["x"] <= drawing["width"] - BOX for box in boxes)
+    for i, one in enumerate(boxes):
+        for two in boxes[i + 1 :]:
+            assert one["y"] != two["y"] or abs(one["x"] - two["x"]) >= BOX
+
+
+def test_weights_come_from_the_recipe() -> None:
+    rewards = [{"use": "think_format", "weight": 0.2}, {"use": "my.py:brevity", "weight": 3}]
+    record = StageRecord("zero", "grpo", "running", recipe={"rewards": rewards})
+    found = reward_weights(record, ["brevity", "think_format_reward", "other"])
+    assert found == {"brevity": 3.0, "think_format_reward": 0.2, "other": 1.0}
+
+
+def _cut_short(run: Path) -> str:
+    record = json.loads((run / "zero" / "stage.json").read_text())
+    details = {"step": 4, "max_steps": 12}
+    (run / "zero" / "stage.json").write_text(
+        json.dumps({**record, "status": "running", "scores": {}, "details": details})
+    )
+    return "zero is still running or was cut short at step 4 of 12"
+
+
+def _damaged_record(run: Path) -> str:
+    (run / "zero" / "stage.json").write_text('{"name": "ze')
+    return "zero/stage.json can"
+
+
+def _damaged_metrics(run: Path) -> str:
+    with (run / "zero" / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 13, "kl": \xff\xfe\n[1]\nnull\n')
+    return "zero/metrics.jsonl: 3 damaged lines are left out."
+
+
+def _damaged_rollouts(run: Path) -> str:
+    first, second, *_ = sorted((run / "zero" / "rollouts").iterdir())
+    first.write_bytes(first.read_bytes()[:100])
+    body = bytearray(second.read_bytes())
+    body[4:400] = b"\0" * 396
+    second.write_bytes(body)
+    return "damaged files are left out."
+
+
+def _no_run_file(run: Path) -> str:
+    (run / "run.json").unlink()
+    return "run.json is missing"
+
+
+def _bad_run_file(run: Path) -> str:
+    (run / "run.json").write_text("[")
+    return "run.json can"
+
+
+def _lost_model(run: Path) -> str:
+    (run / "zero" / "model").rmdir()
+    return "zero: its model is gone."
+
+
+def _odd_logs(run: Path) -> str:
+    lines = ['{"step": null}', '{"step": true}', '{"step": 1, "kl": NaN}', '{"kl": 1}']
+    (run / "zero" / "metrics.jsonl").write_text("\n".join(lines))
+    return "Not begun: later."
+
+
+def _run_again(run: Path) -> str:
+    shutil.copytree(run / "zero", run / ".zero.next")
+    return "zero is being run again"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        _cut_short,
+        _damaged_record,
+        _damaged_metrics,
+        _damaged_rollouts,
+        _no_run_file,
+        _bad_run_file,
+        _lost_model,
+        _odd_logs,
+        _run_again,
+    ],
+)
+def test_a_run_that_is_not_whole_gives_a_report_that_says_so(harm: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small")
+    said = harm(run)
+    assert said in report(run)
+
+
+def test_a_run_that_has_only_begun_gives_a_report(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small")
+    for name in ("base", "zero", "picked"):
+        shutil.rmtree(run / name)
+    text = report(run)
+    assert "Not begun: base, zero, picked, later." in text
+    assert "No stage has scores yet." in text
+
+
+def test_what_is_not_a_run_is_a_mistake_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", str(tmp_path / "none")]) == 1
+    assert cli.main(["report", str(tmp_path)]) == 1
+    run = write_run(tmp_path / "small")
+    assert cli.main(["report", str(run), "--output", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert len(lines) == 3
+    assert "no such folder" in lines[0]
+    assert "is not the folder of a run" in lines[1]
+    assert "is a folder; name a file" in lines[2]
+
+
+def test_the_report_lies_in_the_run_by_default_and_changes_no_stage(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small")
+    before = read_record(run / "zero")
+    assert cli.main(["report", str(run)]) == 0
+    assert (run / "report.html").is_file()
+    assert read_record(run / "zero") == before
+    assert not list(run.glob(".*partial"))
+
+
+def test_curves_are_drawn_as_png(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    one, two = write_run(tmp_path / "one_$x^"), write_run(tmp_path / "_two")
+    report(one, two, options=("--png", str(tmp_path / "png")))
+    names = sorted(path.name for path in (tmp_path / "png").iterdir())
+    assert names == ["zero-curves.png", "zero-figure-1.png"]
+    for path in (tmp_path / "png").iterdir():
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_png_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    run = write_run(tmp_path / "small")
+    assert cli.main(["report", str(run), "--png", str(tmp_path / "png")]) == 1
+    assert "pip install 'trl-r1[report]'" in capsys.readouterr().out
+    assert not (run / "report.html").exists()
+
+
+def test_rollouts_that_are_written_while_the_report_is_made_do_no_harm(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small")
+    write_rollouts(run / "zero" / "rollouts", 99, 8)
+    path = run / "zero" / "rollouts" / "step-0000099-0000-rank-000.parquet"
+    path.rename(path.with_name(f".{path.name}.partial"))
+    sources = collect(read_runs([run]))["samples"]["sources"]
+    assert [source["total"] for source in sources] == [96]

@@ -1,0 +1,189 @@
+"""A run's folder as it is: finished, still running, cut short or damaged.
+
+Whatever can't be read becomes a line in `notes`, never an error, except a folder that no run made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, read_record
+from trl_r1.pipeline.mistakes import PipelineError
+from trl_r1.pipeline.table import RUN_FILE
+
+# Escapes, directional overrides and the like would change how the text around them is shown.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a run.
+
+    Attributes:
+        name: its name.
+        folder: where its files lie.
+        record: its entry in the ledger.
+    """
+
+    name: str
+    folder: Path
+    record: StageRecord
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to report on.
+
+    Attributes:
+        label: its name in the report, unique among the runs.
+        folder: where it lies.
+        pipeline: name of the pipeline.
+        stages: those with a record, in the order they run in.
+        notes: what is missing or can't be read, a line each.
+    """
+
+    label: str
+    folder: Path
+    pipeline: str
+    stages: tuple[Stage, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+def visible(text: Any) -> str:
+    """A text with control characters, lone surrogates and marks of direction written out."""
+    return _UNSEEN.sub(lambda found: f"\u27e8U+{ord(found[0]):04X}\u27e9", str(text))
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in some folders.
+
+    Args:
+        folders: of the runs, as `runs/tiny-cpu`.
+
+    Raises:
+        PipelineError: one is not the folder of a run.
+    """
+    return [
+        read_run(folder, label) for folder, label in zip(folders, _labels(folders), strict=True)
+    ]
+
+
+def _labels(folders: Sequence[Path]) -> list[str]:
+    paths = [folder.resolve() for folder in folders]
+    depth = 1
+    while len({path.parts[-depth:] for path in paths}) < len(set(paths)):
+        depth += 1
+    labels: list[str] = []
+    for path in paths:
+        label, again = visible("/".join(path.parts[-depth:])), 2
+        own = label
+        while own in labels:
+            own, again = f"{label} ({again})", again + 1
+        labels.append(own)
+    return labels
+
+
+def read_run(folder: Path, label: str) -> Run:
+    """The run in a folder.
+
+    Args:
+        folder: of the run.
+        label: its name in the report.
+
+    Raises:
+        PipelineError: not the folder of a run.
+    """
+    if not folder.is_dir():
+        raise PipelineError(f"{folder}: no such folder; name the folder of a run, as runs/tiny-cpu")
+    notes: list[str] = []
+    document = _run_document(folder, notes)
+    found = {stage.name: stage for stage in _read_stages(folder, notes)}
+    has_records = any((path / RECORD_FILE).exists() for path in folder.iterdir())
+    if not found and not document and not has_records:
+        raise PipelineError(f"{folder} is not the folder of a run: it has no stages")
+    planned = document.get("stages")
+    planned = [str(name) for name in planned] if isinstance(planned, list) else []
+    listed = [name for name in planned if name in found]
+    stages = [found[name] for name in [*listed, *(n for n in found if n not in listed)]]
+    waiting = [name for name in planned if not (folder / name / RECORD_FILE).exists()]
+    if waiting:
+        notes.append(f"Not begun: {', '.join(waiting)}.")
+    for stage in stages:
+        notes += _stage_notes(stage)
+    pipeline = visible(document.get("pipeline") or folder.resolve().name)
+    return Run(label, folder, pipeline, tuple(stages), [visible(note) for note in notes])
+
+
+def _run_document(folder: Path, notes: list[str]) -> dict[str, Any]:
+    try:
+        document = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        notes.append(f"{RUN_FILE} is missing, so the stages are in the order of their names.")
+        return {}
+    except (OSError, ValueError):
+        notes.append(f"{RUN_FILE} can't be read, so the stages are in the order of their names.")
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _read_stages(folder: Path, notes: list[str]) -> Iterator[Stage]:
+    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
+        # A rerun works beside the finished result, which stays in the report until it is replaced.
+        if place.name.startswith("."):
+            if place.name.endswith(".next"):
+                name = place.name[1:].removesuffix(".next")
+                notes.append(f"{name} is being run again; shown is its last finished result.")
+            continue
+        try:
+            record = read_record(place)
+        except PipelineError:
+            notes.append(f"{place.name}/{RECORD_FILE} can't be read, so the stage is left out.")
+            continue
+        if record is not None:
+            yield Stage(record.name, place, record)
+
+
+def _stage_notes(stage: Stage) -> list[str]:
+    record, notes = stage.record, []
+    if record.status == "running":
+        step, end = record.details.get("step"), record.details.get("max_steps")
+        place = f" at step {step} of {end}" if step is not None and end is not None else ""
+        notes.append(f"{stage.name} is still running or was cut short{place}; no scores yet.")
+    elif record.status == "trained":
+        notes.append(f"{stage.name} is trained; its scores are not complete.")
+    harm = damage(record, stage.folder)
+    if harm is not None and record.status != "running":
+        notes.append(f"{stage.name}: {harm}.")
+    return notes
+
+
+def read_lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; lines that are none are counted in `notes`."""
+    rows, bad = [], 0
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    bad += 1
+                    continue
+                if isinstance(row, dict):
+                    rows.append(row)
+                else:
+                    bad += 1
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        notes.append(f"{path.parent.name}/{path.name} can't be read ({error.strerror}).")
+    if bad:
+        notes.append(f"{path.parent.name}/{path.name}: {bad} damaged lines are left out.")
+    return rows
