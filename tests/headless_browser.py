@@ -68,12 +68,10 @@ class Page:
         result: dict[str, Any] = found["result"]
         return result
 
-    async def open(
-        self, file: Path, width: int = 1440, height: int = 900, dark: bool = False
-    ) -> None:
+    async def open(self, file: Path, width: int = 1440, dark: bool = False) -> None:
         for domain in ("Page", "Runtime", "Network", "Log"):
             await self.call(f"{domain}.enable")
-        await self.resize(width, height, dark)
+        await self.resize(width, dark=dark)
         self._loaded.clear()
         await self.call("Page.navigate", url=file.resolve().as_uri())
         await asyncio.wait_for(self._loaded.wait(), 60)
