@@ -141,7 +141,15 @@ def lora_rank(adapter: str) -> int:
     from peft import PeftConfig
 
     config = PeftConfig.from_pretrained(adapter)
-    rank = max([config.r, *(config.rank_pattern or {}).values()])
+    return room_for_rank(max([config.r, *(config.rank_pattern or {}).values()]), adapter)
+
+
+def room_for_rank(rank: int, adapter: str) -> int:
+    """The least rank that vLLM can be started for and that holds `rank`.
+
+    Raises:
+        ValueError: there is none; it names the adapter.
+    """
     for known in (8, 16, 32, 64, 128, 256, 320, 512):
         if rank <= known:
             return known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from trl import GRPOConfig
 
@@ -79,6 +79,14 @@ class R1GRPOConfig(GRPOConfig):
     vllm_importance_sampling_mode: str = field(
         default="token_truncate",
         metadata={"help": "Correction for vLLM; TRL's default masks long outputs as a whole."},
+    )
+    vllm_weight_sync: Literal["auto", "adapter", "merged"] = field(
+        default="auto",
+        metadata={
+            "help": "With vLLM and LoRA: `adapter` sends vLLM the adapter alone and never writes "
+            "to its base; `merged` is TRL's way, all weights with the adapter merged in; `auto` "
+            "sends adapters that vLLM can load by request."
+        },
     )
     mini_batches_per_rollout: int = field(
         default=1,

@@ -51,7 +51,24 @@ def check(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
         faults.append(("sync_ref_model", "TRL can't replace the reference under LoRA"))
     if "lm_head" in (recipe.get("lora_target_modules") or []):
         faults.append(("lora_target_modules", "TRL's GRPO can't train an adapter on lm_head"))
-    return faults
+    return [*faults, *_sync_faults(recipe)]
+
+
+def _sync_faults(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What vLLM can't be sent; see `adapter_sync`."""
+    wanted, is_lora = recipe.get("vllm_weight_sync", "auto"), bool(recipe.get("use_peft"))
+    if not recipe.get("use_vllm"):
+        return []
+    if wanted == "adapter" and not is_lora:
+        return [("vllm_weight_sync", "vllm_weight_sync: adapter needs LoRA (use_peft: true)")]
+    is_quantised = recipe.get("load_in_4bit") or recipe.get("load_in_8bit")
+    if is_quantised and wanted == "merged":
+        text = "merging into quantised weights rounds them at each sync; take auto"
+        return [("vllm_weight_sync", f"vllm_weight_sync: {text}")]
+    barred = [key for key in ("use_dora", "lora_modules_to_save") if recipe.get(key)]
+    if barred and is_lora and (is_quantised or wanted == "adapter"):
+        return [(barred[0], f"{barred[0]}: vLLM can't load such an adapter; leave it out")]
+    return []
 
 
 SPEC = StageSpec(

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
+from trl_r1.stages.grpo.adapter_sync import adapters_by_request
 from trl_r1.stages.grpo.dynamic_sampling import DynamicSampling
 from trl_r1.stages.grpo.epoch_order import EpochOrder
 from trl_r1.stages.grpo.online_metrics import OnlineMetrics
@@ -65,7 +66,8 @@ class R1GRPOTrainer(
         **kwargs: Any,
     ) -> None:
         _check_reward_names(inspect.signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments)
-        super().__init__(*args, **kwargs)
+        with adapters_by_request(_weight_sync(*args, **kwargs)):
+            super().__init__(*args, **kwargs)
         self.plan = RolloutPlan.from_args(self.args)
         self.accuracy_name = self._choose_accuracy()
         self.rollouts: RolloutStore | None = None
@@ -221,3 +223,9 @@ def _check_reward_name(key: str, wanted: Any, names: Sequence[Any]) -> None:
 
 def _none_for_nan(values: list[float]) -> list[float | None]:
     return [None if value != value else value for value in values]
+
+
+def _weight_sync(*args: Any, **kwargs: Any) -> str:
+    """How vLLM is to get weights; plain `GRPOConfig`s do not say."""
+    given = inspect.signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments
+    return str(getattr(given.get("args"), "vllm_weight_sync", "auto"))
