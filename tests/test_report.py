@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
+import math
+import random
 import re
 import shutil
 from html.parser import HTMLParser
@@ -17,11 +20,12 @@ from report_runs import HOSTILE, metrics, write_rollouts, write_run
 
 from trl_r1 import cli
 from trl_r1.pipeline.ledger import Input, StageRecord, read_record
+from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.reasoning_format import get_format
 from trl_r1.report import samples
 from trl_r1.report.curves import thin
 from trl_r1.report.lineage import BOX, draw_lineage
-from trl_r1.report.page import collect
+from trl_r1.report.page import collect, render
 from trl_r1.report.reading import Run, Stage, read_run, read_runs, visible
 from trl_r1.report.stage_table import interval, stage_roles, table_rows
 from trl_r1.report.verdicts_explained import reward_weights
@@ -388,6 +392,39 @@ def test_a_run_that_is_not_whole_gives_a_report_that_says_so(harm: Any, tmp_path
     run = write_run(tmp_path / "small")
     said = harm(run)
     assert said in report(run)
+
+
+ODD = (None, True, -1, 1e308, math.inf, math.nan, "", "\ud800<script>", [], {}, [[None]], 10**400)
+
+
+def _edited(value: Any, chance: random.Random) -> Any:
+    """The value with something odd in some place of it."""
+    if isinstance(value, dict) and value and chance.random() < 0.9:
+        key = chance.choice(list(value))
+        return {**value, key: _edited(value[key], chance)}
+    if isinstance(value, list) and value and chance.random() < 0.9:
+        place = chance.randrange(len(value))
+        return [*value[:place], _edited(value[place], chance), *value[place + 1 :]]
+    return chance.choice(ODD)
+
+
+def test_whatever_is_in_a_run_s_files_there_is_a_report_or_a_mistake(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small", steps=2, rows=4)
+    whole = {path: path.read_text() for path in run.rglob("*.json*")}
+    assert len(whole) == 6
+    shown = 0
+    for seed in range(150):
+        chance = random.Random(seed)
+        path = chance.choice(list(whole))
+        lines = whole[path].splitlines() if path.suffix == ".jsonl" else [whole[path]]
+        place = chance.randrange(len(lines))
+        lines[place] = json.dumps(_edited(json.loads(lines[place]), chance))
+        path.write_text("\n".join(lines))
+        with contextlib.suppress(PipelineError):
+            render(collect(read_runs([run]))).encode()
+            shown += 1
+        path.write_text(whole[path])
+    assert shown > 140
 
 
 def test_a_run_that_has_only_begun_gives_a_report(tmp_path: Path) -> None:

@@ -67,13 +67,23 @@ function chart(panel, lines, bands, marks) {
   const hidden = new Set();
   let place = null;
   const legend = node("div", { class: "legend" });
-  lines.forEach((line, i) => {
-    const swatch = shape("svg", { "aria-hidden": "true", class: `c${line.colour}`, viewBox: "0 0 22 8" });
+  // Several runs with several lines each: a button a run (by colour) and a button a line (by dash).
+  const isGrid = new Set(lines.map((line) => line.run)).size > 1 && new Set(lines.map((line) => line.name)).size > 1;
+  const keys = isGrid ? [
+    ...[...new Set(lines.map((line) => line.run))].map((run) => [run, (line) => line.run === run, { dash: 0 }]),
+    ...[...new Set(lines.map((line) => line.name))].map((name) => [name, (line) => line.name === name, { colour: null }]),
+  ] : lines.map((line) => [line.label, (other) => other === line, {}]);
+  const off = new Set();
+  keys.forEach(([label, covers, look], i) => {
+    const line = { ...lines.find(covers), ...look };
+    const swatch = shape("svg", { "aria-hidden": "true", class: line.colour === null ? "plain" : `c${line.colour}`, viewBox: "0 0 22 8" });
     swatch.append(shape("path", { class: "curve", d: "M0 4H22", "stroke-dasharray": DASHES[line.dash] }));
-    const button = node("button", { type: "button", "aria-pressed": "true" }, swatch, node("bdi", { text: line.label }));
+    const button = node("button", { type: "button", "aria-pressed": "true" }, swatch, node("bdi", { text: label }));
     button.addEventListener("click", () => {
-      if (hidden.has(i)) hidden.delete(i); else hidden.add(i);
-      button.setAttribute("aria-pressed", String(!hidden.has(i)));
+      if (off.has(i)) off.delete(i); else off.add(i);
+      button.setAttribute("aria-pressed", String(!off.has(i)));
+      hidden.clear();
+      lines.forEach((own, place) => { if (keys.some(([, has], key) => off.has(key) && has(own))) hidden.add(place); });
       draw();
     });
     legend.append(button);
@@ -104,7 +114,7 @@ function chart(panel, lines, bands, marks) {
     high = Math.max(high, Math.ceil(high / step - 1e-9) * step);
     const lines_y = ticks(low, high, 5);
     const texts = lines_y.map((value) => tickText(value, lines_y));
-    const pad = { left: 14 + 7 * Math.max(...texts.map((t) => t.length)), right: 12, top: 10, bottom: 36 };
+    const pad = { left: 14 + 7 * Math.max(...texts.map((t) => t.length)), right: 20, top: 10, bottom: 36 };
     const w = width - pad.left - pad.right, h = height - pad.top - pad.bottom;
     const X = (x) => pad.left + (x - left) / (right - left) * w;
     const Y = (y) => pad.top + (1 - (y - low) / (high - low)) * h;
@@ -113,10 +123,10 @@ function chart(panel, lines, bands, marks) {
       svg.append(shape("line", { class: "grid", x1: pad.left, x2: pad.left + w, y1: Y(value), y2: Y(value) }));
       svg.append(shape("text", { class: "tick", x: pad.left - 6, y: Y(value) + 4, "text-anchor": "end" }, texts[i]));
     });
-    const columns = ticks(left, right, Math.max(2, Math.floor(w / 70))).filter((x) => Number.isInteger(x));
+    const columns = ticks(left, right, Math.max(2, Math.floor(w / 52))).filter((x) => Number.isInteger(x));
     for (const x of columns) {
       svg.append(shape("line", { class: "axis", x1: X(x), x2: X(x), y1: pad.top + h, y2: pad.top + h + 4 }));
-      svg.append(shape("text", { class: "tick", x: X(x), y: pad.top + h + 16, "text-anchor": X(x) > width - 22 ? "end" : "middle" }, x.toLocaleString("en")));
+      svg.append(shape("text", { class: "tick", x: X(x), y: pad.top + h + 16, "text-anchor": "middle" }, x.toLocaleString("en")));
     }
     svg.append(shape("line", { class: "axis", x1: pad.left, x2: pad.left + w, y1: pad.top + h, y2: pad.top + h }));
     svg.append(shape("text", { class: "label", x: pad.left + w / 2, y: height - 4, "text-anchor": "middle" }, "step"));

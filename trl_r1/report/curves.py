@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trl_r1.report.reading import Stage, read_lines, visible
+from trl_r1.report.reading import Stage, finite, read_lines, visible
 
 MAX_POINTS = 400
 # Panels in the order of the page: id, title, unit, (label, metrics of which the first is taken).
@@ -105,8 +105,8 @@ def _in_order(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     before them."""
     kept: list[Mapping[str, Any]] = []
     for log in logs:
-        step = log.get("step")
-        if isinstance(step, bool) or not isinstance(step, (int, float)) or not math.isfinite(step):
+        step = finite(log.get("step"))
+        if step is None:
             continue
         while kept and kept[-1]["step"] > step:
             kept.pop()
@@ -118,9 +118,9 @@ def _series(logs: Sequence[Mapping[str, Any]]) -> dict[str, dict[float, float]]:
     series: dict[str, dict[float, float]] = {}
     for log in logs:
         for name, value in log.items():
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if name not in ("step", "time") and is_number and math.isfinite(value):
-                series.setdefault(name, {})[log["step"]] = float(value)
+            found = finite(value)
+            if name not in ("step", "time") and found is not None:
+                series.setdefault(name, {})[log["step"]] = found
     return series
 
 
@@ -204,11 +204,12 @@ def _alarms(stage: Stage, notes: list[str]) -> list[dict[str, Any]]:
     alarms = []
     for record in read_lines(stage.folder / "monitors.jsonl", notes):
         step = record.get("step")
+        is_step = finite(step) is not None
         went_back = record.get("action") == "went back"
         back = f"went back to step {record.get('to_step')}, learning rate "
         alarms.append(
             {
-                "step": step if isinstance(step, (int, float)) else None,
+                "step": step if is_step else None,
                 "monitor": visible(record.get("monitor", "")),
                 "action": visible(record.get("action", "")),
                 "seen": f"{back}{record.get('learning_rate')}"

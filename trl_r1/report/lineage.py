@@ -12,8 +12,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from trl_r1.pipeline.display import duration
-from trl_r1.report.reading import Run, visible
+from trl_r1.report.reading import Run, time_text, visible
 from trl_r1.report.stage_table import stage_roles
 
 BOX, HEIGHT, GAP, LAYER = 112.0, 40.0, 10.0, 78.0
@@ -192,7 +191,7 @@ def _facts(record: Any, role: str) -> list[list[str]]:
     """What the ledger says of a stage, as rows of a heading and a text."""
     facts = [["stage", record.stage], ["status", record.status]]
     facts += [["in the paper", role]] if role else []
-    facts += [["time", duration(record.seconds)], ["seed", str(record.seed)]]
+    facts += [["time", time_text(record)], ["seed", str(record.seed)]]
     for item in record.inputs:
         mark = f" \u00b7 {item.hash[:12]}" if item.hash else ""
         facts.append([item.role, f"{item.source}{mark}"])
@@ -201,4 +200,4 @@ def _facts(record: Any, role: str) -> list[list[str]]:
     facts.append(["versions", ", ".join(f"{k} {v}" for k, v in record.versions.items())])
     settings = {k: v for k, v in record.recipe.items() if k != "stage"}
     facts.append(["settings", json.dumps(settings, indent=1, ensure_ascii=False, default=str)])
-    return [[visible(key), visible(text)[:6000]] for key, text in facts]
+    return [[visible(key), visible(text)[:6000]] for key, text in facts if text]

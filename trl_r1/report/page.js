@@ -14,6 +14,8 @@ function figures(stage, wanted) {
       const several = DATA.runs.length > 1;
       panel.series.forEach((series, i) => lines.push({
         ...series,
+        run: label,
+        name: series.label,
         label: several ? `${label}: ${series.label}` : series.label,
         colour: (several ? index : i) % 8,
         dash: (several ? i : Math.floor(i / 8)) % DASHES.length,

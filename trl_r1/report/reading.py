@@ -6,12 +6,14 @@ Whatever can't be read becomes a line in `notes`, never an error, except a folde
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trl_r1.pipeline.display import duration
 from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, read_record
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.table import RUN_FILE
@@ -60,6 +62,22 @@ class Run:
 def visible(text: Any) -> str:
     """A text with control characters, lone surrogates and marks of direction written out."""
     return _UNSEEN.sub(lambda found: f"\u27e8U+{ord(found[0]):04X}\u27e9", str(text))
+
+
+def finite(value: Any) -> float | None:
+    """A value as a finite number; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:  # of a whole number with hundreds of digits
+        return None
+    return found if math.isfinite(found) else None
+
+
+def time_text(record: StageRecord) -> str:
+    """The time of a stage in words."""
+    return "" if finite(record.seconds) is None else duration(record.seconds)
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -113,7 +131,8 @@ def read_run(folder: Path, label: str) -> Run:
     planned = [str(name) for name in planned] if isinstance(planned, list) else []
     listed = [name for name in planned if name in found]
     stages = [found[name] for name in [*listed, *(n for n in found if n not in listed)]]
-    waiting = [name for name in planned if not (folder / name / RECORD_FILE).exists()]
+    begun = {path.parent.name for path in folder.glob(f"*/{RECORD_FILE}")}
+    waiting = [name for name in planned if name not in begun]
     if waiting:
         notes.append(f"Not begun: {', '.join(waiting)}.")
     for stage in stages:
@@ -159,7 +178,11 @@ def _stage_notes(stage: Stage) -> list[str]:
         notes.append(f"{stage.name} is still running or was cut short{place}; no scores yet.")
     elif record.status == "trained":
         notes.append(f"{stage.name} is trained; its scores are not complete.")
-    harm = damage(record, stage.folder)
+    try:
+        harm = damage(record, stage.folder)
+    except (AttributeError, TypeError, ValueError, OSError):
+        # Somebody's edit may have left anything in a record.
+        harm = "what its record says of its artifacts can't be read"
     if harm is not None and record.status != "running":
         notes.append(f"{stage.name}: {harm}.")
     return notes

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.reasoning_format import ReasoningFormat
-from trl_r1.report.reading import Run, Stage, visible
+from trl_r1.report.reading import Run, Stage, finite, visible
 from trl_r1.report.verdicts_explained import (
     format_of,
     graders,
@@ -30,6 +30,7 @@ MAX_BYTES = 8_000_000
 MAX_TEXT = 6_000
 _MAX_PLACES = 60
 _BATCH = 512
+_BATCH_BYTES = 32_000_000
 _SKIPPED = ("model", "dataset", "reward_model", "student")
 _COLUMNS = (
     *("step", "prompt", "completion", "solution", "task", "length", "num_tokens", "is_truncated"),
@@ -102,7 +103,7 @@ def _sources(run_index: int, run: Run) -> Iterator[_Source]:
     import pyarrow.parquet as pq
 
     for stage in run.stages:
-        folders = [path for path in sorted(stage.folder.iterdir()) if path.is_dir()]
+        folders = [path for path in sorted(stage.folder.glob("*")) if path.is_dir()]
         for folder in folders:
             if folder.name in _SKIPPED or folder.name.startswith((".", "checkpoint")):
                 continue
@@ -166,7 +167,10 @@ def _read(path: Path, group: int) -> list[dict[str, Any]]:
         names = file.schema_arrow.names
         columns = [n for n in names if n in _COLUMNS or n.startswith(("reward_", "verdict_"))]
         columns += [n for n in ("correct", "is_correct", "score") if n in names]
-        batches = file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=columns)
+        meta = file.metadata.row_group(group)
+        size = max(meta.total_byte_size // max(meta.num_rows, 1), 1)
+        size = min(_BATCH, max(_BATCH_BYTES // size, 16))
+        batches = file.iter_batches(batch_size=size, row_groups=[group], columns=columns)
         batch = next(batches, None)
         rows: list[dict[str, Any]] = [] if batch is None else batch.to_pylist()
         return rows
@@ -198,11 +202,19 @@ def _reward_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _values(row: Mapping[str, Any]) -> dict[str, float | None]:
-    values = {k.removeprefix("reward_"): v for k, v in row.items() if k.startswith("reward_")}
+    values = {
+        k.removeprefix("reward_"): _number(v) for k, v in row.items() if k.startswith("reward_")
+    }
     for name in ("correct", "is_correct", "score"):
-        if isinstance(row.get(name), (bool, int, float)):
-            values.setdefault("correct", float(row[name]))
+        if (value := _number(row.get(name))) is not None:
+            values.setdefault("correct", value)
     return values
+
+
+def _number(value: Any) -> float | None:
+    """A number that can be written down, to four digits; None for anything else."""
+    found = finite(float(value) if isinstance(value, bool) else value)
+    return None if found is None else float(f"{found:.4g}")
 
 
 class _Maker:
@@ -223,13 +235,12 @@ class _Maker:
         for name, value in values.items():
             word = row.get(f"verdict_{name}")
             why = reason(name, value, word, parts.answer, parts.fault, gold)
-            shown = None if value is None else float(f"{value:.4g}")
-            head = [self.texts.number(name), shown, weights[name], self.texts.number(word or "")]
+            head = [self.texts.number(name), value, weights[name], self.texts.number(word or "")]
             rewards.append([*head, self.texts.number(why), self.texts.number(reward_purpose(name))])
         verdict = row.get("verdict")
         return {
             "s": self.number,
-            "t": row.get("step"),
+            "t": _count(row.get("step")),
             "k": self.texts.number(row.get("task") or ""),
             "o": outcome(values, graders(record, list(values)), verdict),
             "v": verdict and visible(verdict).replace("_", " "),
@@ -238,17 +249,17 @@ class _Maker:
             "a": shorten(answer),
             "f": parts.fault and self.texts.number(parts.fault),
             "g": None if gold is None else shorten(str(gold), 1000),
-            "n": row.get("length", row.get("num_tokens")),
+            "n": _count(row.get("length", row.get("num_tokens"))),
             "c": bool(row.get("is_truncated")),
             "w": rewards,
-            "z": _round(row.get("reward")),
-            "d": _round(row.get("advantage")),
-            "u": row.get("is_used"),
+            "z": _number(row.get("reward")),
+            "d": _number(row.get("advantage")),
+            "u": row.get("is_used") is not False,
         }
 
 
-def _round(value: Any) -> float | None:
-    return float(f"{value:.4g}") if isinstance(value, (int, float)) and value == value else None
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def turns(prompt: Any) -> list[tuple[str, str]]:

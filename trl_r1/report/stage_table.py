@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trl_r1.pipeline.display import duration
 from trl_r1.pipeline.ledger import StageRecord
-from trl_r1.report.reading import Run, visible
+from trl_r1.report.reading import Run, finite, time_text, visible
 
 # Score, heading, digits, whether more is better (None: neither).
 SCORES: tuple[tuple[str, str, int, bool | None], ...] = (
@@ -85,7 +84,7 @@ def table_rows(run: Run) -> list[dict[str, Any]]:
     for stage in run.stages:
         if stage.record.scores.get("after"):
             artifacts = list(stage.record.artifacts.values())
-            known.add(artifacts[0].get("hash") if artifacts else None)
+            known.add(str(artifacts[0].get("hash")) if artifacts else None)
     for stage in run.stages:
         record, start = stage.record, _start(stage.record)
         before = record.scores.get("before")
@@ -100,7 +99,7 @@ def table_rows(run: Run) -> list[dict[str, Any]]:
         after = record.scores.get("after")
         status = "" if record.status == "finished" else record.status
         source = next((item.source for item in record.inputs if item.role == "weights"), "")
-        time = duration(record.seconds)
+        time = time_text(record)
         scores = after if isinstance(after, dict) else {}
         rows.append(_row(stage.name, roles[stage.name], source, scores, time, status))
     _mark_best(rows)
@@ -151,7 +150,7 @@ def interval(scores: Mapping[str, Any], key: str) -> tuple[float, float] | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return finite(value) is not None
 
 
 def _mark_best(rows: list[dict[str, Any]]) -> None:

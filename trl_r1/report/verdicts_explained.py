@@ -15,6 +15,7 @@ from typing import Any
 
 from trl_r1.pipeline.ledger import StageRecord
 from trl_r1.reasoning_format import FORMATS, ReasoningFormat
+from trl_r1.report.reading import finite
 
 _WORDS = {
     "not gradable": "it can't grade this row, which then counts neither way",
@@ -61,8 +62,8 @@ def reward_weights(record: StageRecord, names: Sequence[str]) -> dict[str, float
         if len(entries) == len(names):
             own.append(entries[place])
         weight = own[0].get("weight", 1.0) if own else 1.0
-        if isinstance(weight, (int, float)):
-            weights[name] = float(weight)
+        if (found := finite(weight)) is not None:
+            weights[name] = found
     return weights
 
 
