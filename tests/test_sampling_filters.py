@@ -2,7 +2,9 @@
 
 A second set was written and labelled without a look at the filters. They then took 6 of its clean
 traces for mixed languages (quotations, terms and names in another script; 10 of 16 found were
-right) and missed none; a trace that names a foreign word without any mark is rejected still.
+right) and missed none; a trace that names a foreign word without any mark is rejected still. Of a
+third set, written the same way, every fault was found, and 3 of 11 taken for repetitive were cases
+worked through in the same words; all else was right.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from trl_r1.sampling.selection import rank_samples
 from trl_r1.sampling.tidying import tidy
 from trl_r1.verification.loading import load_reward
 
-TRACES = ("labelled_traces.jsonl", "labelled_traces_held_out.jsonl")
+TRACES = (
+    "labelled_traces.jsonl",
+    "labelled_traces_held_out.jsonl",
+    "labelled_traces_third.jsonl",
+)
 FAULTS = (
     "truncated",
     "malformed",
@@ -63,7 +69,7 @@ def verdict(trace: dict[str, Any], fault: str | None = None) -> str:
 
 def test_there_are_traces_with_every_fault_and_many_languages() -> None:
     counts = Counter(fault for trace in traces() for fault in trace["faults"])
-    assert len(traces()) == 161
+    assert len(traces()) == 241
     assert set(counts) == set(FAULTS)
     assert sum(not trace["faults"] for trace in traces()) >= 60
     assert len({trace["language"] for trace in traces()}) >= 10

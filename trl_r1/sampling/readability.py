@@ -19,6 +19,9 @@ _CHARACTERS_A_WORD = 1.5
 # One to four characters, over and over: loops that have no words.
 _CHARACTER_LOOP = re.compile(r"(\S{1,4}?)\1{39,}")
 
+# Cases worked through in the same words may be so many times as many as plain repetitions.
+_CASES = 10
+
 # A break in mid-sentence, as after 80 characters: a long line that ends in a word or comma, and
 # goes on in small letters.
 _WRAP = re.compile(
@@ -42,24 +45,44 @@ def is_repetitive(text: str, ngram: int = 10, max_repeats: int = 3) -> bool:
     """Whether some run of `ngram` words occurs more than `max_repeats` times, or a few characters
     loop.
 
-    Punctuation does not count, so that formulas that share their notation are not taken for loops.
-    Runs of nothing but numbers (1 + 0 + 0 + ...) count only where they do not overlap.
+    Where a number comes in between that was not there before, the run is the wording of the next
+    row or case and not a repetition, up to ten times as often. Punctuation does not count, so that
+    formulas that share their notation are not taken for loops. Runs of nothing but numbers (1 + 0 +
+    0 + ...) count only where they do not overlap.
     """
     if _CHARACTER_LOOP.search(text):
         return True
     words = _WORD.findall(text.lower())
     if 2 * sum(_CHARACTER.match(word) is not None for word in words) > len(words):
         ngram = round(ngram * _CHARACTERS_A_WORD)
+    numbers_before = _distinct_numbers(words)
+    last: dict[tuple[str, ...], int] = {}
+    stale: Counter[tuple[str, ...]] = Counter()
     runs: Counter[tuple[str, ...]] = Counter()
-    free_from: dict[tuple[str, ...], int] = {}
     for place in range(len(words) - ngram + 1):
         run = tuple(words[place : place + ngram])
-        if run[0].isdigit() and all(word.isdigit() for word in run):
-            if place < free_from.get(run, 0):
-                continue
-            free_from[run] = place + ngram
+        before = last.get(run)
+        overlaps = before is not None and place < before + ngram
+        if overlaps and all(word.isdigit() for word in run):
+            continue
+        last[run] = place
         runs[run] += 1
-    return any(count > max_repeats for count in runs.values())
+        has_new = before is not None and numbers_before[place] > numbers_before[before + ngram]
+        stale[run] += not has_new
+    return any(count > max_repeats for count in stale.values()) or any(
+        count > _CASES * max_repeats for count in runs.values()
+    )
+
+
+def _distinct_numbers(words: list[str]) -> list[int]:
+    """How many different numbers stand before each word, and before the end."""
+    seen: set[str] = set()
+    counts = [0]
+    for word in words:
+        if word.isdigit():
+            seen.add(word)
+        counts.append(len(seen))
+    return counts
 
 
 def longest_paragraph(text: str) -> int:
