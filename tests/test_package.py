@@ -55,6 +55,8 @@ def test_the_wheel_holds_one_top_level_package_with_every_recipe_and_reward(buil
         assert f"trl_r1/rewards/{reward}" in names
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "trl_r1").rglob("*.py")}
     assert modules <= set(names), "a package is missing in pyproject.toml"
+    assets = {f"trl_r1/report/{name}" for name in ("page.html", "page.css", "charts.js", "page.js")}
+    assert {*assets, "trl_r1/report/samples.js"} <= set(names)
 
 
 def test_the_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:

@@ -74,11 +74,10 @@ def choose_samples(
     about = []
     for number, source in enumerate(sources):
         share = max(len(sources), 1)
-        chosen = _choose(source, runs[source.run].notes, max_samples // share)
         maker = _Maker(source, number, texts)
+        chosen = _choose(source, maker, runs[source.run].notes, max_samples // share)
         used = shown = 0
-        for row in chosen:
-            sample = maker.sample(row)
+        for sample in chosen:
             # Angle brackets take six bytes in the page.
             text = json.dumps(sample, ensure_ascii=False)
             used += len(text.encode("utf-8", "replace")) + 5 * sum(map(text.count, "<>&"))
@@ -125,8 +124,8 @@ def _sources(run_index: int, run: Run) -> Iterator[_Source]:
                 yield source
 
 
-def _choose(source: _Source, notes: list[str], count: int) -> list[dict[str, Any]]:
-    """`count` rows of a source, in the order they were made."""
+def _choose(source: _Source, maker: _Maker, notes: list[str], count: int) -> list[dict[str, Any]]:
+    """`count` samples of a source, in an order of which every beginning is spread over all."""
     places = _evenly(source.places, min(_MAX_PLACES, max(count, 1)))
     chosen: list[dict[str, Any]] = []
     bad = 0
@@ -137,11 +136,12 @@ def _choose(source: _Source, notes: list[str], count: int) -> list[dict[str, Any
         except (OSError, ValueError, MemoryError):  # arrow's errors are ValueErrors or OSErrors
             bad += 1
             continue
-        chosen += _in_turn(rows, wanted, source.stage)
+        # Made at once, since whole texts of a thousand rows may be gigabytes.
+        chosen += map(maker.sample, _in_turn(rows, wanted, source.stage))
     if bad:
         name = f"{source.stage.name}/{source.kind}"
         notes.append(visible(f"{name}: {bad} damaged files are left out."))
-    # Spread out once more, so that a cut at the limit of bytes falls on all steps alike.
+    # Spread out, so that a cut at the limit of bytes falls on all steps alike.
     return [chosen[i] for i in _spread(len(chosen))]
 
 
