@@ -34,6 +34,13 @@ CONTRAST = """(() => {
 })()"""
 
 
+# Texts and read-outs that reach beyond their figure.
+OUTSIDE = """[...document.querySelectorAll('figure text, figure .tip-box')].filter((e) => {
+  const f = e.closest('figure').getBoundingClientRect(), r = e.getBoundingClientRect();
+  return r.width && (r.left < f.left || r.right > f.right);
+}).map((e) => e.textContent)"""
+
+
 @pytest.fixture(scope="module")
 def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("one")
@@ -78,6 +85,9 @@ async def click_through(page: Page) -> None:
     await page.point("#curves-panels figure svg")
     assert await page.ask("!document.querySelector('#curves-panels .tip-box').hidden")
     assert "step" in await page.ask("document.querySelector('#curves-panels .tip-box').textContent")
+    for place in range(await page.ask("document.querySelectorAll('figure').length")):
+        await page.point("figure > svg", place)
+        assert await page.ask(OUTSIDE) == []
     await page.click("#curves-stages button")
     await page.click(".box", 1)
     assert "math_answer" in await page.ask("document.querySelector('.facts').textContent")

@@ -170,13 +170,12 @@ function chart(panel, lines, bands, marks) {
     box.replaceChildren(node("b", { text: `step ${step.toLocaleString("en")}` }), ...rows.map(([name, value]) => node("div", {}, node("bdi", { text: name }), node("span", { text: value }))));
     said.textContent = `step ${step}: ${rows.map((row) => row.join(" ")).join(", ")}`;
     box.hidden = false;
-    const room = svg.clientWidth / scale.width;
-    const at = svg.offsetLeft + left * room || 13 + left * room;
-    const right = left > scale.width / 2;
-    box.style.left = right ? "auto" : `${13 + left * room + 12}px`;
-    box.style.right = right ? `${figure.clientWidth - 13 - left * room + 12}px` : "auto";
+    box.style.left = "0";
+    // On the wider side of the line, and never beyond the figure's edges.
+    const at = 13 + left * svg.clientWidth / scale.width, wide = box.offsetWidth;
+    const wanted = left > scale.width / 2 ? at - wide - 12 : at + 12;
+    box.style.left = `${Math.max(4, Math.min(wanted, figure.clientWidth - wide - 4))}px`;
     box.style.top = `${caption.offsetHeight + 24}px`;
-    return at;
   }
   function leave() {
     place = null;
