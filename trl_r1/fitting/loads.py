@@ -169,7 +169,8 @@ def _start_of(pipeline: Pipeline, recipe: StageRecipe) -> _Start:
         reference = Reference((), name)
         maker = pipeline.stage(reference.stage)
         artifact = reference.artifact or maker.main_artifact
-        carries |= is_first and artifact == "adapter"
+        is_adapter = artifact == "adapter" or maker.values.get("adapter_output") == "adapter"
+        carries |= is_first and is_adapter
         is_first = False
         if maker.stage == _MADE_ON_THE_SPOT:
             return _Start(_tiny_config(maker, artifact))

@@ -88,7 +88,7 @@ def bytes_of_stage(pipeline: Pipeline, stage: StageRecipe) -> tuple[int, int]:
     if config is None or not (stage.is_trained or stage.spec.produces[0] == "reward_model"):
         return 0, 0
     count = num_parameters(config)
-    if stage.values.get("use_peft") and stage.main_artifact == "adapter":
+    if stage.values.get("use_peft") and stage.values.get("adapter_output") == "adapter":
         return 0, 0  # a hundredth of the model
     model = 2 * count if stage.values.get("dtype") == "bfloat16" else 4 * count
     if stage.values.get("use_peft"):

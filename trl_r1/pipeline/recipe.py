@@ -55,9 +55,8 @@ class StageRecipe:
 
     @property
     def main_artifact(self) -> str:
-        """The artifact that `@name` means."""
-        is_adapter = self.values.get("use_peft") and self.values.get("adapter_output") == "adapter"
-        return "adapter" if is_adapter and self.is_trained else self.spec.produces[0]
+        """The artifact that `@name` means: a folder that may hold an adapter alone."""
+        return self.spec.produces[0]
 
 
 @dataclass(frozen=True)
