@@ -1,5 +1,6 @@
 """Started by a test: kills a sampling job again and again, then lets it end.
 
+With STEPS as the engine it kills at every step in the file system instead, each time another job.
 A process of its own that imports everything (and loads the model) once and forks a child a life,
 since importing takes far longer than the job. `python sampling_kill_driver.py ENGINE FOLDER SOURCE`
 leaves `FOLDER/calm` (undisturbed) and `FOLDER/killed`, and prints a JSON line. SOURCE is a model
@@ -172,5 +173,48 @@ def drive(engine: str, folder: Path, source: str) -> dict[str, Any]:
     }
 
 
+_STEPS = frozenset({"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir"})
+
+
+def killed_at(step: int, folder: Path) -> bool:
+    """Kill a job right before its `step`th use of the file system; whether it got there."""
+    pid = os.fork()
+    if pid:
+        return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    left = step
+
+    def hook(event: str, args: Any) -> None:
+        nonlocal left
+        if event in _STEPS and str(folder) in str(args[0]):
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    small_job(folder)
+    os._exit(0)
+
+
+def small_job(folder: Path) -> None:
+    config = RejectionSamplingConfig(
+        num_samples=2, shard_size=1, language=None, require_format=False, reject_repetition=False
+    )
+    RejectionSampler(Seeded(), get_format("zero_bare"), [], config).run(rows()[:3], folder)
+
+
+def drive_steps(folder: Path) -> dict[str, Any]:
+    """As many jobs as one has steps, `FOLDER/killed-N` each, and `FOLDER/calm`."""
+    small_job(folder / "calm")
+    step = 0
+    while killed_at(step, folder / f"killed-{step}"):
+        small_job(folder / f"killed-{step}")
+        step += 1
+    return {"num_steps": step}
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(drive(sys.argv[1], Path(sys.argv[2]), sys.argv[3])) + "\n")
+    target = Path(sys.argv[2])
+    seen = (
+        drive_steps(target) if sys.argv[1] == "STEPS" else drive(sys.argv[1], target, sys.argv[3])
+    )
+    sys.stdout.write(json.dumps(seen) + "\n")

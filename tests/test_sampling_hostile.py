@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
@@ -21,6 +23,7 @@ from trl_r1.sampling.engines import Unopened, closing_sampler
 from trl_r1.sampling.prompt_rows import PromptRows
 from trl_r1.sampling.server_address import ServerAddress
 from trl_r1.sampling.server_sampler import ServerSampler
+from trl_r1.sampling.shards import ShardFolder, read_shards
 from trl_r1.sampling.transformers_sampler import TransformersSampler
 from trl_r1.stages import RewardSpec
 from trl_r1.stages.rejection_sampling import RejectionSampler, RejectionSamplingConfig
@@ -138,3 +141,47 @@ def test_samples_are_of_the_prompt_they_are_for_where_some_have_no_room(
     alone: list[list[Sample]] = sampler.sample(["1+1", "hello you"], **settings)
     mixed = sampler.sample(["x" * 900, "1+1", "y" * 900, "hello you"], **settings)
     assert [mixed[1][0].text, mixed[3][0].text] == [group[0].text for group in alone]
+
+
+def test_a_dataset_goes_with_the_samples_it_is_of(tmp_path: Path) -> None:
+    """Who deletes `samples/` to start over with other settings gets a `dataset/` of these."""
+
+    class Saying:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        def sample(self, prompts: Any, num_samples: int, **_: Any) -> list[list[Sample]]:
+            return [[Sample(self.text, [1], False)] * num_samples for _ in prompts]
+
+    def run(text: str) -> None:
+        config = RejectionSamplingConfig(num_samples=1, language=None, require_format=False)
+        RejectionSampler(Saying(text), get_format("zero_bare"), [], config).run(
+            [{"prompt": ASK}], tmp_path
+        )
+
+    run("one")
+    shutil.rmtree(tmp_path / "samples")
+    run("two")
+    (row,) = pq.read_table(tmp_path / "dataset").to_pylist()
+    assert row["completion"][0]["content"] == "two"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "some of the 1 shards of .*samples have gone; rename it"),
+        (lambda path: path.write_bytes(b"PAR1"), "damaged .*delete it, rename .* and run again"),
+        (lambda path: path.with_name(".settings.json").write_text("[1]"), "record can't be read"),
+        (lambda path: path.with_name(".settings.json").write_text(""), "record can't be read"),
+    ],
+)
+def test_finished_samples_that_are_damaged_are_told(
+    tmp_path: Path, damage: Any, message: str
+) -> None:
+    folder = tmp_path / "samples"
+    shards = ShardFolder(folder, 1, pa.schema([("x", pa.int64())]), {"a": 1})
+    shards.write(0, [{"x": 2}])
+    shards.finish()
+    damage(next(folder.glob("*.parquet")))
+    with pytest.raises(ValueError, match=message):
+        list(read_shards(ShardFolder(folder, 1, shards.schema, {"a": 1}).folder))

@@ -51,6 +51,23 @@ def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     check_same_rows(tmp_path)
 
 
+def test_a_kill_at_any_step_in_the_file_system_leaves_what_ends_the_same(tmp_path: Path) -> None:
+    command = [sys.executable, str(HERE / "sampling_kill_driver.py"), "STEPS", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    num_steps = json.loads(done.stdout.splitlines()[-1])["num_steps"]
+    assert num_steps > 20
+    for part in ("samples", "dataset"):
+        calm = pq.read_table(tmp_path / "calm" / part).to_pylist()
+        assert calm
+        for step in range(num_steps):
+            found = tmp_path / f"killed-{step}"
+            assert pq.read_table(found / part).to_pylist() == calm, step
+            assert {path.name for path in found.iterdir()} <= {
+                "samples", "dataset", ".assembling.lock"
+            }  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["transformers", "continuous"])
 def test_kills_lose_and_duplicate_nothing_with_transformers(

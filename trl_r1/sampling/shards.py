@@ -85,6 +85,11 @@ class ShardFolder:
                 f"{place} was made with other settings or rows ({_differences(found, record)}); "
                 "delete it to start over, or choose another output folder"
             )
+        if self.is_finished and len(list(folder.glob("*.parquet"))) != num_shards:
+            raise ValueError(
+                f"some of the {num_shards} shards of {folder} have gone; rename it to "
+                f"{self.partial.name} and run again to have these made anew"
+            )
 
     @property
     def is_finished(self) -> bool:
@@ -165,9 +170,20 @@ def partial_folder(folder: Path) -> Path:
 def read_shards(
     folder: Path, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-    """Each shard of a finished artifact with its rows, in order, one in memory at a time."""
+    """Each shard of a finished artifact with its rows, in order, one in memory at a time.
+
+    Raises:
+        ValueError: for a damaged one, with what to do.
+    """
     for path in sorted(folder.glob("*.parquet")):
-        yield path, pq.read_table(path, columns=list(columns) if columns else None).to_pylist()
+        try:
+            table = pq.read_table(path, columns=list(columns) if columns else None)
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                f"{path} is damaged ({str(error)[:100]}); delete it, rename {folder} to "
+                f"{partial_folder(folder).name}, and run again to have it made anew"
+            ) from error
+        yield path, table.to_pylist()
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -200,8 +216,8 @@ def fingerprint(value: Any) -> str:
 
 def _differences(found: str, wanted: str) -> str:
     """The names of what differs between two records."""
-    with suppress(ValueError):
-        one, other = _flat(json.loads(found)), _flat(json.loads(wanted))
+    with suppress(ValueError, TypeError):
+        one, other = _flat(dict(json.loads(found))), _flat(json.loads(wanted))
         names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
         return "other " + ", ".join(sorted(names))
     return "its record can't be read"

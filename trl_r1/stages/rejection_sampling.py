@@ -12,6 +12,7 @@ which are `trl_r1.sampling`'s.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -208,8 +209,11 @@ class RejectionSampler:
             return self._assemble(rows, output_dir, must_keep)
 
     def _assemble(self, rows: JobRows, output_dir: Path, must_keep: bool) -> dict[str, Any]:
-        samples = output_dir / "samples"
-        self._shards(PromptRows.of(rows), output_dir).finish()
+        samples, dataset = output_dir / "samples", output_dir / "dataset"
+        shards = self._shards(PromptRows.of(rows), output_dir)
+        if not shards.is_finished and dataset.exists():
+            shutil.rmtree(dataset)  # of other samples, which somebody has deleted
+        shards.finish()
         figures = sample_figures(samples)
         if not figures["kept"]:
             if not must_keep:
@@ -221,8 +225,8 @@ class RejectionSampler:
                 f"none of {figures['samples']} samples was kept ({reasons}); look into {samples}, "
                 "then draw more samples a prompt, or change the model or the filters"
             )
-        if not (output_dir / "dataset").exists():
-            write_accepted(samples, output_dir / "dataset", self.source)
+        if not dataset.exists():
+            write_accepted(samples, dataset, self.source)
         return figures
 
     def _shards(self, rows: PromptRows, output_dir: Path) -> ShardFolder:
