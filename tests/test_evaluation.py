@@ -46,12 +46,18 @@ def scores_of(texts: Sequence[str], problems: list[dict[str, Any]], **settings: 
     return summarise(rows, len(problems), len(texts))
 
 
+def means(scores: dict[str, Any]) -> dict[str, float]:
+    """The scores without what the tests of `trl_r1.evaluation` look at."""
+    names = ("pass@1", "format", "mean_length", "general", "preference")
+    return {name: scores[name] for name in names if name in scores}
+
+
 RIGHT, WRONG, BARE = "<think>3</think><answer>3</answer>", "<think>3</think>4", "so 3"
 
 
 def test_pass_at_1_is_the_mean_over_samples() -> None:
     scores = scores_of([RIGHT, WRONG, RIGHT, ""], [problem("3"), problem("5")])
-    assert scores == {"pass@1": 0.25, "format": 0.5, "mean_length": 2.5}
+    assert means(scores) == {"pass@1": 0.25, "format": 0.5, "mean_length": 2.5}
 
 
 def test_what_can_not_be_graded_counts_as_wrong() -> None:
@@ -71,7 +77,7 @@ def test_lenient_extraction_takes_the_last_number_and_leaves_the_format_score() 
 def test_general_answers_are_scored_apart_by_their_own_rule() -> None:
     general = problem("hello Ada", task="general_chat", is_general=True)
     scores = scores_of(["Hello Ada!"], [problem("3"), general])
-    assert scores == {"pass@1": 0.0, "format": 0.0, "mean_length": 1.0, "general": 1.0}
+    assert means(scores) == {"pass@1": 0.0, "format": 0.0, "mean_length": 1.0, "general": 1.0}
 
 
 def test_lost_samples_are_an_error() -> None:
@@ -107,7 +113,7 @@ def test_the_stage_and_the_runner_get_the_same_scores_and_a_kill_changes_none(
         model_name_or_path=str(tiny_model_dir), reasoning_format="zero_bare"
     )
     expected = evaluate_model(str(tiny_model_dir), settings, FMT, model_args)
-    assert set(expected) == {"pass@1", "format", "mean_length", "general"}
+    assert set(means(expected)) == {"pass@1", "format", "mean_length", "general"}
     assert 1 <= expected["mean_length"] <= 6
 
     class KilledError(Exception):

@@ -276,7 +276,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models that were scored, by a stand-in that reads a toy model's value."""
     calls: list[str] = []
 
-    def evaluate(path: str, settings: Any, fmt: Any, model_args: Any) -> dict[str, float]:
+    def evaluate(path: str, settings: Any, *_: Any) -> dict[str, float]:
         calls.append("/".join(Path(path).parts[-2:]))
         scores = {"pass@1": float((Path(path) / "value").read_text()) / 100, "format": 1.0}
         scores |= {"mean_length": 12.0 + settings.num_samples, "general": 0.5}

@@ -61,8 +61,9 @@ class StageRecord:
         recipe: its keys, merged, as written; no secrets.
         seed: its seed.
         versions: of the packages it ran with.
-        scores: `before` and `after`, each with `pass@1, format, mean_length, general`; empty where
-            it makes no model.
+        scores: `before` and `after`, each with `pass@1, format, mean_length, general` and others,
+            and their intervals as `pass@1_interval: [low, high]` (see `evaluation.scores`); empty
+            where it makes no model.
         seconds: wall time over all attempts.
         artifacts: by name, the `hash` and `kind` of each, and the `sizes` of its files in bytes.
         fingerprint: `stage`, of recipe and inputs, and `scores`, of how it is scored.

@@ -188,7 +188,7 @@ class Runner:
         clock = _Clock(work_dir, record)
         if settings is not None:
             clock.note(
-                scores=self.scorer.before(recipe, record, settings, scoring),
+                scores=self.scorer.before(recipe, record, settings, scoring, work_dir),
                 fingerprint={**record.fingerprint, "scores": scoring},
             )
         resolved = resolve(recipe, self.pipeline.folder, locator(self.pipeline, self.run_dir))
@@ -244,9 +244,10 @@ class Runner:
         clock = _Clock(home, record)
         scores = dict(record.scores)
         if settings is not None:
-            scores = self.scorer.before(recipe, record, settings, scoring)
+            scores = self.scorer.before(recipe, record, settings, scoring, home)
             self.display.phase("scoring")
-            scores["after"] = self.scorer.score(recipe, home / recipe.main_artifact, settings)
+            made = home / recipe.main_artifact
+            scores["after"] = self.scorer.score(recipe, made, settings, home, "after")
         clock.note(
             status="finished",
             scores=scores,

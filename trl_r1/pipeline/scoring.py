@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trl_r1.pipeline.configs import resolve
 from trl_r1.pipeline.display import Display, duration
@@ -28,9 +28,20 @@ class Scorer:
         self.pipeline, self.run_dir, self.display = pipeline, run_dir, display
 
     def before(
-        self, recipe: StageRecipe, record: StageRecord, settings: EvaluationSettings, scoring: str
+        self,
+        recipe: StageRecipe,
+        record: StageRecord,
+        settings: EvaluationSettings,
+        scoring: str,
+        home: Path,
     ) -> dict[str, Any]:
-        """The scores of the model the stage starts from, from the ledger where they are known."""
+        """The scores of the model the stage starts from, from the ledger where they are known.
+
+        Args:
+            recipe, record: of the stage.
+            settings, scoring: how models are scored, and the hash of that.
+            home: the stage's folder; samples go there where the model has to be scored.
+        """
         start = next((item for item in record.inputs if item.role == "weights"), None)
         if start is None:
             return {}
@@ -47,11 +58,18 @@ class Scorer:
         self.display.phase("scoring the model it starts from")
         place = resolve(recipe, self.pipeline.folder, locator(self.pipeline, self.run_dir))
         path = place.values["model_name_or_path"]
-        return {"before": self.score(recipe, Path(path), settings)}
+        return {"before": self.score(recipe, Path(path), settings, home, "before")}
 
     def score(
-        self, recipe: StageRecipe, model: Path, settings: EvaluationSettings
-    ) -> dict[str, float]:
+        self,
+        recipe: StageRecipe,
+        model: Path,
+        settings: EvaluationSettings,
+        home: Path,
+        when: Literal["before", "after"],
+    ) -> dict[str, Any]:
+        """Score a model, and keep a part of the samples in the stage's folder `home`."""
+        from trl_r1.evaluation.record import KEPT_FOLDER
         from trl_r1.reasoning_format import get_format
         from trl_r1.stages.evaluation import evaluate_model
 
@@ -60,8 +78,12 @@ class Scorer:
         set_up(job)
         arguments = model_arguments(recipe, resolved.values)
         try:
-            scores: dict[str, float] = evaluate_model(
-                str(model), settings, get_format(arguments.reasoning_format), arguments
+            scores: dict[str, Any] = evaluate_model(
+                str(model),
+                settings,
+                get_format(arguments.reasoning_format),
+                arguments,
+                home / KEPT_FOLDER / f"{when}.parquet",
             )
         finally:
             clean_up()

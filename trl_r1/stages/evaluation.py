@@ -3,30 +3,32 @@
 `evaluate_model` gives the scores that the runner stores before and after each stage; the
 `evaluation` stage also keeps every sample, shard by shard, so that a long evaluation goes on after
 a kill. Pass@1 is the mean over the samples of all problems (paper, appendix on evaluation), each
-judged by its task's grader; an answer that can't be graded counts as wrong. Left out on purpose:
-pass@k, majority votes and intervals.
+judged by its task's grader; an answer that can't be graded counts as wrong. Which scores there are
+says `trl_r1.evaluation.scores`, what is stored `trl_r1.evaluation.record`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from trl_r1.evaluation.problems import answer_of, grader_of, language_of, problem_hash
+from trl_r1.evaluation.record import OWN_COLUMNS, keep_some, template_of, write_record
+from trl_r1.evaluation.scores import SCORED, summarise
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.rewards.think_format import THINK_CLOSE
-from trl_r1.sampling import Sample, Sampler, derive_seed
+from trl_r1.sampling import RemoteSampler, Sample, Sampler, derive_seed
+from trl_r1.sampling.drawing import Drawn, drawn_ahead
 from trl_r1.sampling.engines import closing_sampler, open_sampler
 from trl_r1.sampling.grading import Reward, call_reward
-from trl_r1.sampling.processes import current_processes
-from trl_r1.sampling.prompts import check_room
+from trl_r1.sampling.processes import Processes, ShardQueue, current_processes
 from trl_r1.sampling.sample_rows import sample_row, sample_schema
 from trl_r1.sampling.shards import ShardFolder, fingerprint, read_shards
 from trl_r1.stages import RewardSpec, StageContext, StageResult, StageSpec
-from trl_r1.tasks import DatasetSource, find_task, load_rows
+from trl_r1.tasks import DatasetSource, load_rows
 from trl_r1.training.arguments import EvaluationSettings, GradingArguments, ModelArguments
 
 SPEC = StageSpec(configs=(ModelArguments, EvaluationSettings), produces=("samples",))
@@ -41,7 +43,8 @@ def evaluate_model(
     settings: EvaluationSettings,
     fmt: ReasoningFormat,
     model_args: ModelArguments,
-) -> dict[str, float]:
+    keep: Path | None = None,
+) -> dict[str, Any]:
     """Score a model on held-out problems.
 
     Args:
@@ -49,12 +52,12 @@ def evaluate_model(
         settings: problems and sampling.
         fmt: response format of reasoning prompts.
         model_args: how to load the model.
+        keep: file for a part of the samples, see `trl_r1.evaluation.record`.
 
     Returns:
-        `pass@1`, `format` (share of well-formed responses) and `mean_length` (tokens, the end token
-        included) on `settings.datasets`; `general` on `settings.general`; `preference`, the
-        preference model's mean score of the general answers. Only those that the settings have data
-        for.
+        The scores of `trl_r1.evaluation.scores`, with intervals: `pass@1`, `format`, `mean_length`
+        and others on `settings.datasets`, `general` and `preference` on `settings.general`. Only
+        those that the settings have data for.
 
     Raises:
         ValueError: where the settings name no data, a task can't grade, or servers are to have the
@@ -71,6 +74,8 @@ def evaluate_model(
         evaluator = Evaluator(sampler, settings, fmt)
         for index in range(num_shards(problems)):
             rows.extend(evaluator.score_shard(problems, index))
+    if keep is not None:
+        keep_some(keep, rows)
     return summarise(rows, len(problems), settings.num_samples)
 
 
@@ -81,12 +86,18 @@ class Evaluator:
         sampler: where completions come from.
         settings: problems and sampling.
         fmt: response format of reasoning prompts.
+        shard_size: problems a shard; `SHARD_SIZE` by default.
     """
 
     def __init__(
-        self, sampler: Sampler, settings: EvaluationSettings, fmt: ReasoningFormat
+        self,
+        sampler: Sampler,
+        settings: EvaluationSettings,
+        fmt: ReasoningFormat,
+        shard_size: int | None = None,
     ) -> None:
         self.sampler = sampler
+        self.shard_size = shard_size or SHARD_SIZE
         self.settings = settings
         self.fmt = fmt
         self.preference = _preference_reward(settings.preference_model)
@@ -96,18 +107,29 @@ class Evaluator:
         self, problems: Sequence[Mapping[str, Any]], index: int
     ) -> list[dict[str, Any]]:
         """Samples of the problems of shard `index`, scored: a row each."""
+        return self.score(problems, index, self.draw(problems, index))
+
+    def draw(self, problems: Sequence[Mapping[str, Any]], index: int) -> Drawn:
+        """The samples of shard `index`."""
         settings = self.settings
-        start = index * SHARD_SIZE
-        shard = problems[start : start + SHARD_SIZE]
-        drawn = self.sampler.sample(
-            [row["prompt"] for row in shard],
+        return self.sampler.sample(
+            [row["prompt"] for row in self._shard(problems, index)],
             num_samples=settings.num_samples,
             temperature=settings.temperature,
             top_p=settings.top_p,
             max_new_tokens=settings.max_new_tokens,
-            seed=derive_seed(settings.seed, index),
+            seed=self.seed_of(index),
         )
-        check_room(drawn)
+
+    def seed_of(self, index: int) -> int:
+        """What the samples of a shard start from."""
+        return derive_seed(self.settings.seed, index)
+
+    def score(
+        self, problems: Sequence[Mapping[str, Any]], index: int, drawn: Drawn
+    ) -> list[dict[str, Any]]:
+        """The samples of shard `index` with their scores: a row each."""
+        shard, start = self._shard(problems, index), index * self.shard_size
         pairs = [
             (start + offset, row, number, sample)
             for offset, (row, group) in enumerate(zip(shard, drawn, strict=True))
@@ -116,16 +138,35 @@ class Evaluator:
         rows, samples = [pair[1] for pair in pairs], [pair[3] for pair in pairs]
         scores = self._grade(rows, samples)
         preferences = self._prefer(rows, samples)
+        hashes = [problem_hash(row) for row in shard]
         return [
             {
                 **sample_row(row, problem, number, sample),
+                "problem_hash": hashes[problem - start],
                 "is_general": row["is_general"],
                 "score": scores[i],
                 "is_well_formed": self.fmt.parse(sample.text).is_well_formed,
                 "preference": preferences[i],
+                **self._as_told(sample, row),
             }
             for i, (problem, row, number, sample) in enumerate(pairs)
         ]
+
+    def _shard(
+        self, problems: Sequence[Mapping[str, Any]], index: int
+    ) -> Sequence[Mapping[str, Any]]:
+        start = index * self.shard_size
+        return problems[start : start + self.shard_size]
+
+    def _as_told(self, sample: Sample, row: Mapping[str, Any]) -> dict[str, Any]:
+        if row["is_general"]:
+            return {"answer": None, "language_share": None}
+        is_prefilled = self.fmt.is_prefilled
+        read = self._as_read(sample, row).text
+        return {
+            "answer": answer_of(read, row, is_prefilled),
+            "language_share": language_of(sample.text, row, is_prefilled),
+        }
 
     def _grade(
         self, rows: Sequence[Mapping[str, Any]], samples: Sequence[Sample]
@@ -172,7 +213,7 @@ class Evaluator:
 
 
 def run(context: StageContext) -> StageResult:
-    """The stage: scores, and all samples as parquet."""
+    """The stage: scores, all samples as parquet, and a record of the evaluation."""
     settings = context.config(EvaluationSettings)
     model_args = context.config(ModelArguments)
     fmt = get_format(model_args.reasoning_format)
@@ -181,25 +222,61 @@ def run(context: StageContext) -> StageResult:
     shards = ShardFolder(
         context.output_dir / "samples",
         num_shards(problems),
-        sample_schema(problems[0]["prompt"], _COLUMNS),
+        sample_schema(problems[0]["prompt"], OWN_COLUMNS),
         record,
     )
     processes = current_processes()
-    if missing := processes.share(shards.missing()):
+    if processes.share(shards.missing()):
         path = str(model_args.model_name_or_path)
         with closing_sampler(_load_sampler(path, settings, fmt, model_args)) as sampler:
             evaluator = Evaluator(sampler, settings, fmt)
-            for index in missing:
-                shards.write(index, evaluator.score_shard(problems, index))
-                context.on_progress(index + 1, shards.num_shards, {})
+            score_missing(evaluator, problems, shards, processes, context.on_progress)
     processes.wait()
     if processes.is_main:
         shards.finish()
+        facts = {
+            "model": str(model_args.model_name_or_path),
+            "settings": asdict(settings),
+            "template": template_of(fmt, None),
+        }
+        samples = (row for _, part in read_shards(shards.folder, SCORED) for row in part)
+        write_record(context.output_dir, samples, len(problems), settings.num_samples, facts)
     processes.wait()
-    rows = (row for _, part in read_shards(shards.folder, _SCORED) for row in part)
+    rows = (row for _, part in read_shards(shards.folder, SCORED) for row in part)
     scores = summarise(rows, len(problems), settings.num_samples)
     details = {"problems": len(problems), "samples": len(problems) * settings.num_samples}
     return StageResult(details=details, scores=scores)
+
+
+def score_missing(
+    evaluator: Evaluator,
+    problems: Sequence[Mapping[str, Any]],
+    shards: ShardFolder,
+    processes: Processes,
+    on_progress: Callable[[int, int, Mapping[str, float]], None],
+) -> None:
+    """Draw, score and write the shards that are missing of this process's share.
+
+    Args:
+        evaluator: with an open sampler.
+        problems: all of them.
+        shards: where samples go.
+        processes: this process among others.
+        on_progress: called with (shards made, shards, figures) after each.
+    """
+    sampler = evaluator.sampler
+    remote = sampler if isinstance(sampler, RemoteSampler) else None
+    if remote is not None:
+        # An answer that was paid for is not asked for again.
+        remote.keep_answers_in(shards.partial)
+    queue = ShardQueue(shards, processes)
+    with drawn_ahead(queue, lambda index: evaluator.draw(problems, index), remote) as drawn:
+        for index, samples in drawn:
+            rows = evaluator.score(problems, index, samples)
+            shards.write(index, rows)
+            if remote is not None:
+                remote.forget_answers(evaluator.seed_of(index))
+            on_progress(shards.num_made(), shards.num_shards, {})
 
 
 def load_problems(settings: EvaluationSettings, fmt: ReasoningFormat) -> list[dict[str, Any]]:
@@ -222,60 +299,19 @@ def load_problems(settings: EvaluationSettings, fmt: ReasoningFormat) -> list[di
     return problems
 
 
-def summarise(
-    rows: Iterable[Mapping[str, Any]], num_problems: int, num_samples: int
-) -> dict[str, float]:
-    """Scores from scored samples; see `evaluate_model`.
-
-    Raises:
-        RuntimeError: where there are not `num_samples` samples for each of the problems.
-    """
-    reasoning: list[Mapping[str, Any]] = []
-    general: list[Mapping[str, Any]] = []
-    for row in rows:
-        (general if row["is_general"] else reasoning).append(row)
-    if len(reasoning) + len(general) != num_problems * num_samples:
-        raise RuntimeError(
-            f"{len(reasoning) + len(general)} samples were drawn for {num_problems} problems; "
-            f"expected {num_samples} each"
-        )
-    scores: dict[str, float] = {}
-    if reasoning:
-        scores["pass@1"] = _mean(row["score"] == 1.0 for row in reasoning)
-        scores["format"] = _mean(row["is_well_formed"] for row in reasoning)
-        scores["mean_length"] = _mean(row["num_tokens"] for row in reasoning)
-    if general:
-        scores["general"] = _mean(row["score"] == 1.0 for row in general)
-    preferences = [row["preference"] for row in general if row["preference"] is not None]
-    if preferences:
-        scores["preference"] = _mean(preferences)
-    return scores
-
-
 def last_number(text: str) -> str:
     """The last number of a response, boxed, for grading without the format; "" for none."""
     numbers = _NUMBER.findall(text.rpartition(THINK_CLOSE)[2]) or _NUMBER.findall(text)
     return f"\\boxed{{{numbers[-1]}}}" if numbers else ""
 
 
-def grader_of(task: str | None) -> str:
-    """Reference of the grader of a task's rows; `math_answer` for rows of no known task."""
-    known = find_task(task)
-    return known.grader if known else "math_answer"
-
-
-def num_shards(problems: Sequence[Any]) -> int:
+def num_shards(problems: Sequence[Any], shard_size: int | None = None) -> int:
     """Shards that the problems make."""
-    return -(-len(problems) // SHARD_SIZE)
+    return -(-len(problems) // (shard_size or SHARD_SIZE))
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in ("completion", "is_general")}
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = [float(value) for value in values]
-    return sum(numbers) / len(numbers)
 
 
 def _load_sampler(
@@ -295,13 +331,3 @@ def _preference_reward(model_path: str | None) -> Reward | None:
 
     reward: Reward = PreferenceModelReward(model_path)
     return reward
-
-
-# What `summarise` reads.
-_SCORED = ("is_general", "score", "is_well_formed", "num_tokens", "preference")
-_COLUMNS = [
-    ("is_general", pa.bool_()),
-    ("score", pa.float64()),
-    ("is_well_formed", pa.bool_()),
-    ("preference", pa.float64()),
-]
