@@ -15,8 +15,9 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,38 +79,47 @@ def rehearse(pipeline: Pipeline, run_dir: Path, log: QuietLog, say: Say) -> bool
     """
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="trl-r1-rehearsal-"))
-    rehearsal = Rehearsal(pipeline, folder, log)
-    worries = defaultdict(list)
-    for concern in concerns(pipeline, run_dir):
-        worries[concern.where].append(concern)
-    said: set[str] = set()
-    is_broken = False
-    for outcome in (*_outcomes_of(worries, WHOLE_RUN), *rehearsal.outcomes()):
-        for note in outcome.notes:
-            if note not in said:
-                say(f"  note: {note}")
-            said.add(note)
-        for one in (outcome, *_outcomes_of(worries, outcome.name)):
-            if one.status != "ok" or not worries[one.name]:
-                time_taken = f"  {one.seconds:.0f} s" if one.seconds >= 1 else ""
-                say(f"{one.name:<18} {one.status:<13} {one.text}{time_taken}".rstrip())
-            is_broken = is_broken or one.status in BAD
-    count = len(pipeline.stages)
+    try:
+        is_broken = _told(Rehearsal(pipeline, folder, log), concerns(pipeline, run_dir), say)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     took = duration(time.monotonic() - started)
     if is_broken:
         say(f"\nIt would break; the tracebacks are in {folder}. Nothing else was written. ({took})")
         return False
     shutil.rmtree(folder, ignore_errors=True)
+    count = len(pipeline.stages)
     say(f"\n{count} stages rehearsed in {took}: none broke. Nothing was kept.")
     return True
 
 
-def _outcomes_of(worries: Mapping[str, Sequence[Concern]], where: str) -> list[Outcome]:
+def _told(rehearsal: Rehearsal, of_real_run: Iterable[Concern], say: Say) -> bool:
+    """Say what becomes of each stage as it ends; whether anything breaks."""
+    worries = defaultdict(list)
+    for concern in of_real_run:
+        worries[concern.where].append(concern)
+    said: set[str] = set()
+    is_broken = False
+    for outcome in chain(_outcomes_of(worries[WHOLE_RUN]), rehearsal.outcomes()):
+        for note in outcome.notes:
+            if note not in said:
+                say(f"  note: {note}")
+            said.add(note)
+        more = [] if outcome.name == WHOLE_RUN else worries[outcome.name]
+        shown = [outcome] if outcome.status != "ok" or not more else []
+        for one in (*shown, *_outcomes_of(more)):
+            time_taken = f"  {one.seconds:.0f} s" if one.seconds >= 1 else ""
+            say(f"{one.name:<18} {one.status:<13} {one.text}{time_taken}".rstrip())
+            is_broken = is_broken or one.status in BAD
+    return is_broken
+
+
+def _outcomes_of(worries: Sequence[Concern]) -> list[Outcome]:
     """What is to be said of a place in the real run."""
     return [
-        Outcome(where, "WOULD BREAK" if concern.breaks else "beware", concern.text)
-        for concern in worries.get(where, ())
-        if where == concern.where
+        Outcome(concern.where, "WOULD BREAK" if concern.breaks else "beware", concern.text)
+        for concern in worries
     ]
 
 
