@@ -36,6 +36,12 @@ COMMANDS = {
         "--enforce-eager",
     ],
 }  # fmt: skip
+# As TRL's server mode wants it where it sends adapters alone.
+COMMANDS["vllm_lora"] = [*COMMANDS["vllm"], "--enable-lora", "--max-lora-rank", "8",
+                         "--logprobs-mode", "processed_logprobs"]  # fmt: skip
+_LORA = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_SERVER_DEV_MODE": "1"}
+_OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+             "VLLM_ENABLE_V1_MULTIPROCESSING")  # fmt: skip
 
 
 def needs_vllm() -> None:
@@ -46,7 +52,10 @@ def needs_vllm() -> None:
 
 def _environment(kind: str) -> dict[str, str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    if kind == "vllm" and sys.executable != VLLM_PYTHON:
+    env = {name: value for name, value in env.items() if name not in _OF_RANKS}
+    if kind == "vllm_lora":
+        env.update(_LORA)
+    if kind.startswith("vllm") and sys.executable != VLLM_PYTHON:
         env.pop("PYTHONPATH", None)  # of the other environment
     return env
 

@@ -6,6 +6,7 @@ Run with vLLM by `pytest -m vllm tests/test_grpo_adapter_sync.py`; SMOLLM2 names
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -272,3 +273,41 @@ def test_the_grpo_stage_runs_with_adapters_by_request(
     metrics = (tmp_path / "out" / "metrics.jsonl").read_text()
     assert "sampling/sampling_logp_difference" in metrics
     Path(os.environ.get("VLLM_REPORT", os.devnull)).with_suffix(".metrics").write_text(metrics)
+
+
+@pytest.mark.vllm
+def test_a_server_is_sent_adapters_and_grpo_runs_with_it(
+    smollm2: Path, tmp_path: Path, rows_file: Path, even_reward: str
+) -> None:
+    from real_servers import running
+
+    from trl_r1.stages.grpo import stage
+    from trl_r1.stages.grpo.adapter_sync import LoraClient
+
+    used: list[int] = []
+    use = LoraClient.use
+
+    def noted(self: Any, number: int, folder: Path) -> None:
+        use(self, number, folder)
+        used.append(number)
+
+    with running(smollm2, "vllm_lora") as (server,), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LoraClient, "use", noted)
+        context = stage_context(
+            tmp_path / "out", grpo, smollm2, [{"dataset_name": str(rows_file)}],
+            {"use_peft": True, "lora_r": 8, "lora_target_modules": ["all-linear"],
+             "dtype": "float32", "chat_template": "chatml"},
+            (RewardSpec(even_reward),), per_device_train_batch_size=4, num_generations=4,
+            max_completion_length=8, max_steps=3, learning_rate=1e-3, use_vllm=True,
+            vllm_mode="server", vllm_server_base_url=server.url.removesuffix("/v1"),
+        )  # fmt: skip
+        stage.run(context)
+    assert used == [1, 2, 3]
+    metrics = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").open()]
+    differences = [
+        line["sampling/sampling_logp_difference/mean"]
+        for line in metrics
+        if "sampling/sampling_logp_difference/mean" in line
+    ]
+    assert len(differences) == 3
+    assert max(differences) < 0.05, "the server samples from the policy in training"

@@ -180,7 +180,8 @@ class LoraEngine:
 class LoraClient(VLLMClient):
     """TRL's client of a vLLM server that is told to load adapters.
 
-    The server is `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve BASE --enable-lora`.
+    The server is `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_SERVER_DEV_MODE=1 vllm serve BASE
+    --enable-lora --max-lora-rank R --logprobs-mode processed_logprobs`.
     """
 
     _name: str | None = None
@@ -205,8 +206,9 @@ class LoraClient(VLLMClient):
         if not answer.ok:
             raise RuntimeError(
                 f"{self.base_url} does not {what} ({answer.status_code}: {answer.text[:300]}); "
-                "start it as `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve BASE --enable-lora "
-                "--max-lora-rank R`, where it sees the trainer's temporary folder (TMPDIR)"
+                "start it as `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_SERVER_DEV_MODE=1 vllm serve "
+                "BASE --enable-lora --max-lora-rank R --logprobs-mode processed_logprobs`, where it "
+                "sees the trainer's temporary folder (TMPDIR)"
             )
 
 
