@@ -207,8 +207,8 @@ class LoraClient(VLLMClient):
             raise RuntimeError(
                 f"{self.base_url} does not {what} ({answer.status_code}: {answer.text[:300]}); "
                 "start it as `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 VLLM_SERVER_DEV_MODE=1 vllm serve "
-                "BASE --enable-lora --max-lora-rank R --logprobs-mode processed_logprobs`, where it "
-                "sees the trainer's temporary folder (TMPDIR)"
+                "BASE --enable-lora --max-lora-rank R --logprobs-mode processed_logprobs`, where "
+                "it sees the trainer's temporary folder (TMPDIR)"
             )
 
 
