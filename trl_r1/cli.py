@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trl_r1.data.command import add_data_command
+from trl_r1.evaluation.command import add_eval_command
 from trl_r1.fitting.command import add_commands as add_fitting_commands
 from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.report.command import add_report_command
@@ -123,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     trial.set_defaults(run=_check_reward)
     add_data_command(commands)
     add_sample_command(commands)
+    add_eval_command(commands)
     add_fitting_commands(commands, _add_recipe_options, _recipe_folder)
     add_report_command(commands)
     # Started by the runner under `accelerate launch`; not for people.

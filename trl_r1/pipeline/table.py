@@ -84,7 +84,18 @@ def _score(scores: Mapping[str, Any], key: str, digits: int) -> str:
     )
     after = scores.get(key) if after is None else after
     texts = [f"{v:.{digits}f}" for v in (before, after) if isinstance(v, (int, float))]
-    return " → ".join(texts)
+    holder = scores["after"] if isinstance(scores.get("after"), dict) else scores
+    return " → ".join(texts) + (_margin(holder, key, digits) if texts and digits else "")
+
+
+def _margin(scores: Mapping[str, Any], key: str, digits: int) -> str:
+    """Half of a score's interval, as ` ±0.021`; nothing where it has none."""
+    ends = scores.get(f"{key}_interval")
+    if key != "pass@1" or not isinstance(ends, (list, tuple)) or len(ends) != 2:
+        return ""
+    if not all(isinstance(end, (int, float)) for end in ends):
+        return ""
+    return f" ±{(ends[1] - ends[0]) / 2:.{digits}f}"
 
 
 def _join(names: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ def add_sample_command(commands: Any) -> None:
     _add_problems(parser.add_argument_group("problems"))
     _add_sampling(parser.add_argument_group("sampling"))
     _add_judging(parser.add_argument_group("judging"))
-    _add_engine(parser.add_argument_group("engine"))
+    add_engine_options(parser.add_argument_group("engine"))
     _add_job(parser.add_argument_group("job"))
     parser.set_defaults(run=_sample)
 
@@ -44,15 +44,15 @@ def _add_problems(group: Any) -> None:
         "--data", metavar="DATA", help="a file, folder or Hub id: the task's source, or rows"
     )
     group.add_argument("--split", default="train", help="of the problems; train")
-    group.add_argument("--num_rows", type=_positive, metavar="N", help="problems taken; all")
+    group.add_argument("--num_rows", type=positive, metavar="N", help="problems taken; all")
     group.add_argument("--format", default="r1", metavar="NAME", help="reasoning_format; r1")
 
 
 def _add_sampling(group: Any) -> None:
-    group.add_argument("--n", type=_positive, default=8, metavar="N", help="samples a prompt; 8")
+    group.add_argument("--n", type=positive, default=8, metavar="N", help="samples a prompt; 8")
     group.add_argument("--temperature", type=float, default=1.0, metavar="T", help="1.0; 0: greedy")
     group.add_argument("--top_p", type=float, default=1.0, metavar="P", help="1.0")
-    group.add_argument("--max_new_tokens", type=_positive, default=4096, metavar="N", help="4096")
+    group.add_argument("--max_new_tokens", type=positive, default=4096, metavar="N", help="4096")
     group.add_argument("--seed", type=int, default=0, help="0")
 
 
@@ -64,16 +64,17 @@ def _add_judging(group: Any) -> None:
         "--judge", nargs="+", default=[], metavar="URL", help="servers of a judge, for the rest"
     )
     group.add_argument("--judge_name", metavar="NAME", help="of the judge on its servers")
-    group.add_argument("--keep", type=_positive, metavar="K", help="accepted samples a prompt; all")
+    group.add_argument("--keep", type=positive, metavar="K", help="accepted samples a prompt; all")
     group.add_argument("--policy", default="first", help="which are kept where there are more")
     group.add_argument("--language", default="en", help="of the reasoning, or none; en")
 
 
-def _add_engine(group: Any) -> None:
+def add_engine_options(group: Any) -> None:
+    """Add the options that say what generates."""
     group.add_argument(
         "--engine", choices=["transformers", "vllm"], default="transformers", help="of a model"
     )
-    group.add_argument("--batch_size", type=_positive, default=32, metavar="N", help="32")
+    group.add_argument("--batch_size", type=positive, default=32, metavar="N", help="32")
     group.add_argument(
         "--continuous_batching",
         action="store_true",
@@ -89,7 +90,7 @@ def _add_engine(group: Any) -> None:
     )
     group.add_argument("--served_name", metavar="NAME", help="of the model on the servers")
     group.add_argument(
-        "--concurrency", type=_positive, metavar="N", help="requests at a time, a server; 16"
+        "--concurrency", type=positive, metavar="N", help="requests at a time, a server; 16"
     )
     group.add_argument(
         "--key_variable",
@@ -101,13 +102,14 @@ def _add_engine(group: Any) -> None:
 
 def _add_job(group: Any) -> None:
     group.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to fill")
-    group.add_argument("--shard_size", type=_positive, default=16, metavar="N", help="prompts; 16")
+    group.add_argument("--shard_size", type=positive, default=16, metavar="N", help="prompts; 16")
     group.add_argument(
         "--shard", metavar="I/N", help="make this part of the shards; any that are free by default"
     )
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """The type of an option that is 1 or more."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")

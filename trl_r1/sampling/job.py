@@ -107,7 +107,7 @@ def job_of(options: argparse.Namespace) -> Job:
     """
     from trl_r1.verification.loading import load_reward
 
-    engine, model = _engine(options)
+    engine, model = engine_of(options)
     if options.output.exists() and not options.output.is_dir():
         raise ValueError(f"--output {options.output} is a file; name a folder")
     processes = parse_share(options.shard) if options.shard else Processes()
@@ -150,7 +150,12 @@ def job_of(options: argparse.Namespace) -> Job:
     )
 
 
-def _engine(options: argparse.Namespace) -> tuple[EngineArguments, str | None]:
+def engine_of(options: argparse.Namespace) -> tuple[EngineArguments, str | None]:
+    """The engine that a command's options ask for, and its model (of servers: the tokenizer).
+
+    Raises:
+        ValueError: for what does not go together, or is not there.
+    """
     from trl_r1.pipeline.yaml_files import parse_yaml
 
     servers = [name for name in options.model if is_server(name)]
