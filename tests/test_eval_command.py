@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from fake_server import FakeServer, in_background
 
 from trl_r1 import cli
 from trl_r1.evaluation.compare import compare
@@ -307,3 +308,35 @@ def test_programs_are_graded_in_the_sandbox_and_not_voted_on(
     assert evaluate(tiny_model_dir, DATA / "mbpp" / "mbpp.jsonl", out, *more) == 0
     assert "pass@2" in document_of(out)["scores"]
     assert "cons@2" not in document_of(out)["scores"]
+
+
+def test_servers_are_evaluated_with_their_own_template_and_each_answer_is_asked_for_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = FakeServer()
+    url, _ = in_background(server.start)
+    data, out = rows_file(tmp_path, 7), tmp_path / "out"
+    arguments = [url, "--data", data, "--format", "zero_bare", "--n", 4, "--output", out]
+    assert run(*arguments, "--shard_size", 2) == 0, capsys.readouterr().out
+    assert server.num_requests == 28
+    assert run(*arguments, "--shard_size", 2) == 0
+    assert server.num_requests == 28
+    document = document_of(out)
+    assert document["template"]["chat_template_hash"] is None
+    assert document["scores"]["format"] == 1.0
+    rows = pq.read_table(out / "samples").to_pylist()
+    right = [row["score"] == 1.0 for row in rows]
+    assert document["scores"]["pass@1"] == pytest.approx(sum(right) / len(right))
+    assert all((row["answer"] == row["solution"]) == (row["score"] == 1.0) for row in rows)
+    assert not list(out.rglob(".answers-*"))
+
+
+def test_the_stage_table_shows_the_margin_of_pass_at_1(tmp_path: Path) -> None:
+    from trl_r1.pipeline.ledger import StageRecord, write_record
+    from trl_r1.pipeline.table import table_rows
+
+    after = {"pass@1": 0.75, "pass@1_interval": [0.7, 0.8], "format": 1.0}
+    scores = {"before": {"pass@1": 0.25}, "after": after}
+    (tmp_path / "zero").mkdir()
+    write_record(tmp_path / "zero", StageRecord("zero", "grpo", "finished", scores=scores))
+    assert "0.250 → 0.750 ±0.050" in table_rows(tmp_path)[0][0]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 
@@ -112,7 +114,11 @@ def test_the_stage_and_the_runner_get_the_same_scores_and_a_kill_changes_none(
     model_args = ModelArguments(
         model_name_or_path=str(tiny_model_dir), reasoning_format="zero_bare"
     )
-    expected = evaluate_model(str(tiny_model_dir), settings, FMT, model_args)
+    kept = tmp_path / "kept" / "after.parquet"
+    expected = evaluate_model(str(tiny_model_dir), settings, FMT, model_args, kept)
+    shown = pq.read_table(kept).to_pylist()
+    assert len(shown) == 28
+    assert {"prompt", "completion", "score", "problem_hash", "answer"} <= set(shown[0])
     assert set(means(expected)) == {"pass@1", "format", "mean_length", "general"}
     assert 1 <= expected["mean_length"] <= 6
 
@@ -133,6 +139,9 @@ def test_the_stage_and_the_runner_get_the_same_scores_and_a_kill_changes_none(
     assert len(times) == 2
     result = evaluation.run(StageContext("evaluation", tmp_path, (settings, model_args)))
     assert result.scores == expected
+    document = json.loads((tmp_path / "evaluation.json").read_text())
+    assert document["scores"] == expected
+    assert set(document["tasks"]) == {"digit_sums", "small_talk"}
     samples = tmp_path / "samples"
     assert all((samples / name).stat().st_mtime_ns == time for name, time in times.items())
     loaded = load_dataset(str(samples), split="train", cache_dir=str(tmp_path / "cache"))

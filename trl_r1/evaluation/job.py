@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.evaluation.problems import duplicates, grader_of, problem_hash
-from trl_r1.evaluation.record import OWN_COLUMNS, template_of, write_record
+from trl_r1.evaluation.record import OWN_COLUMNS, VERSION, template_of, write_record
 from trl_r1.evaluation.scores import SCORED
 from trl_r1.pipeline.run import package_versions
 from trl_r1.reasoning_format import ReasoningFormat, get_format
@@ -127,6 +127,7 @@ class EvaluationJob:
         """What samples depend on: an attempt with another of it must not go on with these."""
         record = {
             **self._settings(),
+            "version": VERSION,
             "shard_size": self.shard_size,
             "format": self.fmt.name,
             "problems": fingerprint(self.problems),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.evaluation.problems import answer_of, grader_of, language_of, problem_hash
-from trl_r1.evaluation.record import OWN_COLUMNS, keep_some, template_of, write_record
+from trl_r1.evaluation.record import OWN_COLUMNS, VERSION, keep_some, template_of, write_record
 from trl_r1.evaluation.scores import SCORED, summarise
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.rewards.think_format import THINK_CLOSE
@@ -218,7 +218,7 @@ def run(context: StageContext) -> StageResult:
     model_args = context.config(ModelArguments)
     fmt = get_format(model_args.reasoning_format)
     problems = load_problems(settings, fmt)
-    record = {"settings": asdict(settings), "rows": fingerprint(problems)}
+    record = {"settings": asdict(settings), "rows": fingerprint(problems), "version": VERSION}
     shards = ShardFolder(
         context.output_dir / "samples",
         num_shards(problems),
