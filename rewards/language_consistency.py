@@ -103,12 +103,14 @@ WORDS: dict[str, frozenset[str]] = {
 }
 
 _LETTERS = "".join(_RANGES.values())
+# Superscripts, fractions and the like are word characters to `re`, and numbers to a reader.
+_NUMERALS = "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209c\u2150-\u2189\u2460-\u249b"
 _WORD = re.compile(
     "|".join(
         f"(?P<{script}>[{chars}]" + (")" if script in _CHARACTER_SCRIPTS else "+)")
         for script, chars in _RANGES.items()
     )
-    + rf"|(?P<other>[^\W\d_{_LETTERS}]+)"
+    + rf"|(?P<other>[^\W\d_{_LETTERS}{_NUMERALS}]+)"
 )
 # What is not prose: code, formulas, commands and tags. A fence or bracket that is never closed
 # is text, except a code fence.
@@ -118,7 +120,7 @@ _FENCES = ("```", "~~~")
 _OPENERS = re.compile(r"```|~~~|`|\$\$|\$|\\\[|\\\(|\\begin\b")
 _MARKUP = re.compile(
     r"\\(?:begin|end)\s?\{[^{}\n]{0,20}\}|\\[a-zA-Z]+|</?[a-z]{1,10}>"
-    r"|\b(?:sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|mod|gcd|lcm|lim|sqrt|det|arg|deg|sup|inf)\b"
+    r"|\b(?:(?:arc)?(?:sin|cos|tan|c?tg|cot)|(?:sin|cos|tan)h|sec|csc|log|lg|ln|exp|max|min|mod|gcd|lcm|lim|sqrt|det|arg|deg|sup|inf)\b"
 )
 # Six words in a row, or twelve characters where a character is a word: a sentence.
 _SENTENCE = re.compile(

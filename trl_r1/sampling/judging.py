@@ -263,7 +263,10 @@ class SampleJudge:
         told = [
             {**row, "language": language} for row, language in zip(rows, languages, strict=True)
         ]
-        spoken = [replace(sample, text=without_mentions(sample.text)) for sample in samples]
+        spoken = [
+            replace(sample, text=without_mentions(sample.text, language)) if language else sample
+            for sample, language in zip(samples, languages, strict=True)
+        ]
         return call_reward(self.language_reward, told, spoken)
 
     def _select(self, row: Mapping[str, Any], group: Sequence[Judgement]) -> list[Judgement]:

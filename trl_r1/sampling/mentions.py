@@ -1,5 +1,5 @@
 """Foreign words that a text names and does not speak: quotations, terms given in two languages,
-names of another script.
+names, units and identifiers in a text of another script, lines of a program.
 
 The language reward counts every foreign word; a trace that quotes a Latin motto or names Vieta in
 Chinese keeps to its language all the same. Left out: words that are named without any mark, which
@@ -9,6 +9,9 @@ no rule tells from mixing.
 from __future__ import annotations
 
 import re
+
+from trl_r1.rewards.language_consistency import language_share
+from trl_r1.sampling.readability import without_programs
 
 _SPACELESS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f"
 _CHARACTER = re.compile(f"[{_SPACELESS}]")
@@ -26,26 +29,65 @@ _GLOSSED = re.compile(
     "[)\uff09]"
 )
 _LATIN = "A-Za-z\u00c0-\u024f"
-_LATIN_WORD = re.compile(f"[{_LATIN}]+")
-# One to three words with capitals that stand alone in a text of another script.
+# One to three words with capitals that stand alone in a text of another script; `pH` and `da Vinci`
+# are such, too.
+_CAPITAL = rf"[a-z]{{0,2}}[A-Z][{_LATIN}]*"
 _NAME = re.compile(
-    rf"(?<![{_LATIN}])(?<![{_LATIN}] )[A-Z][{_LATIN}]*(?:[- ][A-Z][{_LATIN}]*){{0,2}}"
+    rf"(?<![{_LATIN}])(?<![{_LATIN}] ){_CAPITAL}"
+    rf"(?:[- ](?:(?:da|de|del|der|di|du|la|le|of|van|von) )*{_CAPITAL}){{0,2}}"
     rf"(?![{_LATIN}])(?! [{_LATIN}])"
 )
-_LETTER = re.compile(r"[^\W\d_]")
+# `the Greek ...`, `the character ...`: what comes next in another script is spoken of.
+_CUES = (
+    "word|character|letter|symbol|kanji|radical|greek|russian|chinese|japanese|korean|arabic"
+    "|hebrew|hindi|wort|zeichen|buchstabe|griechische?|russische?|chinesische?|japanische?|mot"
+    "|caract\u00e8re|lettre|grec|russe|chinois|japonais|palabra|car\u00e1cter|letra|griego|ruso"
+    "|chino|japon\u00e9s"
+)
+# One alone is a sign that is named, as one letter is a variable.
+_LONE_CHARACTER = re.compile(rf"(?<![{_SPACELESS}])[{_SPACELESS}](?![{_SPACELESS}])")
+_OTHER_WORD = rf"[^\W\d_{_LATIN}{_SPACELESS}]+"
+_SPOKEN_OF = re.compile(
+    rf"\b(?:{_CUES})[ns]?:? (?:[{_SPACELESS}]{{1,4}}(?![{_SPACELESS}])"
+    rf"|{_OTHER_WORD}(?: {_OTHER_WORD}){{0,2}}(?! ?{_OTHER_WORD}))",
+    re.IGNORECASE,
+)
+# What is called, as in `len(set(a))`.
+_CALLED = re.compile(rf"(?<![{_LATIN}])[A-Za-z_]\w*(?=\()", re.ASCII)
+_UNIT = re.compile(
+    rf"(?<![{_LATIN}])(?:[nµmcdk]m|[mk]g|[mcdh]l|[mc]L|ms|[kMGT]?Hz|[kMG]?Wh?|[kM]?J|kcal|[hk]?Pa|mol"
+    rf"|[mk][VAN]|[kMG]B|km/h|mph|m/s|rad|eV)(?![{_LATIN}])"
+)
+# Products of variables, as in `2ab = 12`: a few letters beside a sign or a digit, and no word.
+_SIGN = r"[=+*/^<>\u00b7\u00d7\u2212\u2264\u2265-]"
+_FORMULA = re.compile(
+    rf"(?<![{_LATIN}])(?<![{_LATIN}] )"
+    rf"(?:(?<={_SIGN})|(?<={_SIGN} )|(?<=\d)|(?=[a-z]{{2,3}} ?{_SIGN}))"
+    rf"[a-z]{{2,3}}(?![{_LATIN}])(?! [{_LATIN}])"
+)
 
 
-def without_mentions(text: str) -> str:
+def without_mentions(text: str, language: str) -> str:
     """The text without foreign words that are only mentioned.
 
-    Short quotations and terms with a gloss go, and names in capitals where most letters are of
-    another script. Sentences stay, in quotation marks or not.
+    Short quotations, terms with a gloss, what follows `the Greek` or `the character`, lone
+    characters and lines of a program go; in a language of another script than the Latin one also
+    names in capitals, units, variables and what is called. Sentences stay, in quotation marks or
+    not.
+
+    Args:
+        text: of a sample.
+        language: that it should keep to, a code of the language reward.
     """
+    text = without_programs(text)
     text = _QUOTED.sub(lambda match: " " if _is_short(match.group()) else match.group(), text)
-    text = _GLOSSED.sub(" ", text)
-    num_latin = sum(len(word) for word in _LATIN_WORD.findall(text))
-    if 2 * num_latin < len(_LETTER.findall(text)):
-        text = _NAME.sub(" ", text)
+    text = _SPOKEN_OF.sub(" ", _GLOSSED.sub(" ", text))
+    if language_share("\u4e00", language) < 1.0:
+        text = _LONE_CHARACTER.sub(" ", text)
+    # A word that no language lists is of this one, where its script is.
+    if language_share("xyz", language) < 1.0:
+        for pattern in (_CALLED, _UNIT, _FORMULA, _NAME):
+            text = pattern.sub(" ", text)
     return text
 
 

@@ -16,6 +16,13 @@ _WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+")
 _CHARACTER = re.compile(f"[{_SPACELESS}]")
 # Three such characters say about as much as two words.
 _CHARACTERS_A_WORD = 1.5
+# Letters that say as much as an English word does; scripts of consonants take fewer, and a syllable
+# of Hangul is two to three letters.
+_LETTERS_A_WORD = 5.0
+_CONSONANT, _CONSONANTS_A_WORD = re.compile("[\u05d0-\u05ea\u0620-\u064a\u0671-\u06d3]"), 4.0
+_SYLLABLE, _SYLLABLES_A_WORD = re.compile("[\uac00-\ud7af]"), 2.0
+_LETTER = re.compile(r"[^\W\d_]")
+_COMMAND = re.compile(r"\\[a-zA-Z]+")  # of LaTeX
 # One to four characters, over and over: loops that have no words.
 _CHARACTER_LOOP = re.compile(r"(\S{1,4}?)\1{39,}")
 
@@ -92,22 +99,44 @@ def longest_paragraph(text: str) -> int:
 
 def has_code_block(text: str) -> bool:
     """Whether there is a block of code: a fenced one, or lines in a row that are a program."""
-    if _FENCE.search(text):
-        return True
-    num_lines, is_sure = 0, False
-    for line in [*text.splitlines(), "."]:
-        if _SURE_CODE.match(line):
-            num_lines, is_sure = num_lines + 1, True
-        elif line.strip() and _LIKE_CODE.match(line):
-            num_lines += 1
-        elif line.strip():
-            if num_lines > 1 and is_sure:
-                return True
-            num_lines, is_sure = 0, False
-    return False
+    return bool(_FENCE.search(text) or _program_lines(text.splitlines()))
+
+
+def without_programs(text: str) -> str:
+    """The text without lines in a row that are a program; fenced blocks stay."""
+    lines = text.splitlines()
+    programs = _program_lines(lines)
+    return "\n".join(line for place, line in enumerate(lines) if place not in programs)
+
+
+def _program_lines(lines: list[str]) -> set[int]:
+    """Places of lines that are a program: two or more in a row, one of them surely code."""
+    found: set[int] = set()
+    places: list[int] = []
+    is_sure = False
+    for place, line in enumerate([*lines, "."]):
+        if not line.strip():
+            continue
+        if is_code := _SURE_CODE.match(line) is not None:
+            is_sure = True
+        if is_code or _LIKE_CODE.match(line):
+            places.append(place)
+            continue
+        if len(places) > 1 and is_sure:
+            found.update(places)
+        places, is_sure = [], False
+    return found
 
 
 def _num_words(line: str) -> int:
-    num_characters = len(_CHARACTER.findall(line))
+    """Words of a line; where they are long, as many as English ones of so many letters."""
+    num_characters = len(_CHARACTER.findall(line)) / _CHARACTERS_A_WORD
     spaced = _CHARACTER.sub(" ", line) if num_characters else line
-    return len(spaced.split()) + round(num_characters / _CHARACTERS_A_WORD)
+    letters = "".join(_LETTER.findall(_COMMAND.sub(" ", spaced)))
+    num_syllables, num_consonants = (len(p.findall(letters)) for p in (_SYLLABLE, _CONSONANT))
+    by_letters = (
+        (len(letters) - num_syllables - num_consonants) / _LETTERS_A_WORD
+        + num_syllables / _SYLLABLES_A_WORD
+        + num_consonants / _CONSONANTS_A_WORD
+    )
+    return round(max(len(spaced.split()), by_letters) + num_characters)
