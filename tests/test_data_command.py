@@ -141,7 +141,9 @@ def test_filter_takes_pass_rates_and_lengths(
     assert "| 0.25 to 0.5 | 10 |" in capsys.readouterr().out
     rows = load_dataset(str(out), split="train")
     assert set(rows["pass_rate"]) == {0.5}
-    assert run("filter", rows_file, "--max-length", 3, "--output", tmp_path / "none") == 0
+    assert run("filter", rows_file, "--max-length", 17, "--output", tmp_path / "all") == 0
+    assert run("filter", rows_file, "--max-length", 3, "--output", tmp_path / "none") == 1
+    assert "no row has 0 to 3 words; the rows have 17 to 17" in capsys.readouterr().out
     assert run("filter", rows_file, "--min-pass-rate", 0.1, "--output", tmp_path / "x") == 1
     assert "need --pass-rates" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from trl_r1.data.card import DataLog
 from trl_r1.data.decontamination import decontaminate, report_lines
-from trl_r1.data.texts import words
+from trl_r1.data.texts import operators, words
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(
@@ -188,6 +188,16 @@ def test_other_operators_make_another_problem_and_none_are_lost_punctuation() ->
     asked = ["What is 2-2?", "What is 2*2?", "What is 2 + 2?", "What is 2 2", "Solve: what is 2+2"]
     result = decontaminate(Dataset.from_dict({"prompt": asked}), {"test": ["What is 2+2?"]})
     assert [hit.row for hit in result.hits] == [2, 3, 4]
+
+
+def test_a_dash_in_the_place_of_a_minus_hides_no_problem() -> None:
+    problem = "What is the value of $513^2 - 487^2$?"
+    for text in (problem.replace(" - ", " \u2013 "), problem.replace(" - ", " \u2212 ")):
+        assert operators(text) == operators(problem)
+        rows = Dataset.from_list([{"problem": text}])
+        assert len(decontaminate(rows, {"math": [problem]}).rows) == 0
+    assert operators("two numbers \u2013 both of them prime - add up to 5 + 2") == "+"
+    assert operators("well-known \u2010 is n-1") == "-"
 
 
 def test_characters_that_are_not_seen_hide_no_problem() -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trl_r1.cli import main
+from trl_r1.data.mixture_sources import split_source
 from trl_r1.data.output import OutputFolder
+from trl_r1.data.texts import question_of
 from trl_r1.tasks import DatasetSource
 from trl_r1.tasks.sources import read_source
 
@@ -164,3 +170,81 @@ def test_an_output_that_is_something_else_says_so(tmp_path: Path) -> None:
         OutputFolder(tmp_path / "file", {})
     with pytest.raises(ValueError, match="name a folder in it"):
         OutputFolder(Path("/"), {})
+
+
+@pytest.mark.parametrize("turns", ["a text", ["a", "b"]])
+def test_turns_that_are_no_messages_are_named(
+    tmp_path: Path, turns: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "odd.jsonl").write_text(json.dumps({"messages": turns}), encoding="utf-8")
+    said = told(capsys, "mix", tmp_path / "odd.jsonl", "--output", tmp_path / "out")
+    first = turns if isinstance(turns, str) else turns[0]
+    assert f"mix: odd: {first!r} is no message; turns are a list of mappings" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["odd.jsonl"]
+
+
+def test_steps_that_would_leave_no_row_say_so_and_make_no_folder(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = told(capsys, "filter", rows, "--min-length", 500, "--output", tmp_path / "out")
+    assert "no row has 500 to any number of words; the rows have 8 to 8" in said
+    (tmp_path / "plain.jsonl").write_text('{"prompt": "Hello?", "completion": "Hi."}')
+    source = f"{tmp_path / 'plain.jsonl'},kind=reasoning"
+    assert "no row is fit for its kind" in told(capsys, "mix", source, "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_without_rows_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "none.parquet"
+    pq.write_table(pa.table({"problem": pa.array([], pa.string())}), path)
+    with pytest.raises(ValueError, match=r"none\.parquet: there are no rows in it"):
+        read_source(DatasetSource(dataset_name=str(path)))
+
+
+def test_names_may_have_commas_and_spaces(tmp_path: Path) -> None:
+    path = tmp_path / "my rows, cleaned.jsonl"
+    path.write_text(f"{ROW}\n", encoding="utf-8")
+    assert split_source(f"{path},share=1.0,kind=general") == (
+        str(path),
+        ["share=1.0", "kind=general"],
+    )
+    assert split_source("owner/name,share=0.5") == ("owner/name", ["share=0.5"])
+    out = tmp_path / "out, 1"
+    assert main(["data", "mix", f"{path},share=1.0", "--output", str(out)]) == 0
+    assert len(read_source(DatasetSource(dataset_name=str(out)))) == 1
+
+
+def test_content_in_parts_is_its_text() -> None:
+    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "2?"}]
+    assert question_of([{"role": "user", "content": parts}]) == "What is 2?"
+
+
+_FULL_DISK = """
+import hashlib, resource, sys
+from pathlib import Path
+from datasets import Dataset
+from trl_r1.data.card import DataLog
+from trl_r1.data.output import OutputFolder
+texts = [hashlib.sha256(b"%d" % i).hexdigest() * 3 for i in range(45_000)]
+rows = Dataset.from_dict({"problem": texts})
+output = OutputFolder(Path(sys.argv[1]), {})
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    output.finish(rows, "rows", DataLog())
+except OSError as error:
+    print("told:", error.strerror)
+"""
+
+
+def test_rows_that_find_no_room_end_in_an_error_and_not_in_an_abort(tmp_path: Path) -> None:
+    work = subprocess.run(
+        [sys.executable, "-c", _FULL_DISK, str(tmp_path / "out")], capture_output=True, text=True
+    )
+    assert work.returncode == 0, work.stderr[-2000:]
+    assert "told: File too large" in work.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_is_data_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "stats", "digit_sums", "--split", "test"]) == 0
+    assert "rows; columns prompt, solution, task" in capsys.readouterr().out

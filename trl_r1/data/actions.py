@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trl_r1.data.mixture_sources import mixture_source, short_names
+from trl_r1.data.mixture_sources import mixture_source, short_names, split_source
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -100,12 +100,11 @@ def _evaluation_set(name: str, split: str) -> Any:
     """The problems of a task, as the task's source has them, or of a data set."""
     from trl_r1.data.output import read_rows
     from trl_r1.data.texts import question_of
-    from trl_r1.reasoning_format import FORMATS
-    from trl_r1.tasks import DatasetSource, find_task
+    from trl_r1.tasks import find_task
 
-    if Path(name).exists() or find_task(name) is None:
-        return read_rows(name, split)
-    rows = find_task(name).rows(DatasetSource(task=name, split=split), FORMATS["r1"])  # type: ignore[union-attr]
+    rows = read_rows(name, split)
+    if Path(name).expanduser().exists() or find_task(name) is None:
+        return rows
     return [question_of(prompt) for prompt in rows["prompt"]]
 
 
@@ -155,8 +154,9 @@ def _rates(options: argparse.Namespace) -> PassRates:
     from trl_r1.data.difficulty import pass_rates
     from trl_r1.data.output import read_rows
 
+    samples = read_rows(options.pass_rates)
     try:
-        return pass_rates(read_rows(options.pass_rates), options.reward)
+        return pass_rates(samples, options.reward)
     except ValueError as error:
         hint = "" if options.reward else "; --reward names a column"
         raise ValueError(f"--pass-rates {options.pass_rates}: {error}{hint}") from error
@@ -173,7 +173,7 @@ def mix_sources(options: argparse.Namespace) -> int:
 
     get_format(options.reasoning_format)
     sources = [mixture_source(text, options.reasoning_format) for text in options.sources]
-    names = [text.split(",")[0] for text in options.sources]
+    names = [split_source(text)[0] for text in options.sources]
     inputs = [identity(n, source.rows) for n, source in zip(names, sources, strict=True)]
     with _making(options, inputs=inputs) as output:
         if output.is_finished:

@@ -16,7 +16,9 @@ from typing import Any
 
 from trl_r1.pipeline.mistakes import PipelineError
 
-_DATA_HELP = "a .jsonl, .json, .parquet or .csv file, a folder, or a Hub id (owner/name[:config])"
+_DATA_HELP = (
+    "a .jsonl, .json, .parquet or .csv file, a folder, a task or a Hub id (owner/name[:config])"
+)
 _EXAMPLES = """\
 examples:
   trl-r1 data stats rows.jsonl --tokenizer Qwen/Qwen2.5-0.5B-Instruct
@@ -60,7 +62,7 @@ def add_data_command(commands: Any) -> None:
         nargs="+",
         required=True,
         metavar="SET",
-        help=f"evaluation sets: names of tasks (math_500, gsm8k, ...), or each {_DATA_HELP}",
+        help=f"evaluation sets: each a task (math_500, gsm8k, ...), or {_DATA_HELP}",
     )
     clean.add_argument("--against-split", default="test", metavar="SPLIT", help="test by default")
     clean.add_argument(

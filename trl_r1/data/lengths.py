@@ -111,19 +111,25 @@ def filter_by_length(
         min_length: lowest, included, in its unit.
         max_length: highest, included.
         log: gets a record of the step.
+
+    Raises:
+        ValueError: no row is left.
     """
     log = log or DataLog()
     settings = {"min": min_length, "max": max_length, "unit": lengths.unit}
     with log.step("length", len(rows), settings) as record:
         total = lengths.problem + lengths.response
+        most = "any number of" if max_length is None else f"{max_length:,}"
         is_kept = np.ones(len(rows), dtype=bool)
         if min_length is not None:
             is_kept &= total >= min_length
         if max_length is not None:
             is_kept &= total <= max_length
+        if not is_kept.any():
+            ends = f"; the rows have {total.min():,} to {total.max():,}" if len(total) else ""
+            raise ValueError(f"no row has {min_length or 0:,} to {most} {lengths.unit}{ends}")
         kept = rows.select(np.flatnonzero(is_kept))
         record.rows_after = len(kept)
-        most = "any number of" if max_length is None else f"{max_length:,}"
         record.text = f"kept rows of {min_length or 0:,} to {most} {lengths.unit}"
     return kept
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trl_r1.data.card import DataLog
-from trl_r1.data.texts import RESPONSE_COLUMNS, TURN_COLUMNS, rows_of
+from trl_r1.data.texts import RESPONSE_COLUMNS, TURN_COLUMNS, content_text, role_of, rows_of
 from trl_r1.rewards.think_format import THINK_CLOSE, THINK_OPEN
 from trl_r1.tasks import find_task
 from trl_r1.training.data import mixture_counts
@@ -79,7 +79,7 @@ def mix(
 
     Raises:
         ValueError: shares that don't add up, or a source with too few rows; it says how many there
-            may be.
+            may be; turns that are no messages, or no row that is fit for its kind.
     """
     from datasets import concatenate_datasets
 
@@ -100,6 +100,11 @@ def mix(
             cache = None if workspace is None else str(workspace / f"source-{place}.arrow")
             parts.append(_conversations(chosen, source, shape, cache))
         mixture: Dataset = concatenate_datasets(parts).shuffle(seed=seed)
+        if not len(mixture):
+            raise ValueError(
+                "mix: no row is fit for its kind: reasoning needs <think>...</think> and an answer "
+                "after it, general data an answer without"
+            )
         record.rows_after = len(mixture)
         left_out = sum(counts) - len(mixture)
         taken = ", ".join(
@@ -197,7 +202,10 @@ class _Convert:
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         made: list[dict[str, Any]] = []
         for row in rows_of(batch):
-            messages = _messages(row)
+            try:
+                messages = _messages(row)
+            except ValueError as error:
+                raise ValueError(f"mix: {self.name}: {error}") from error
             kind = self.kind or _kind_of(row, messages)
             # An answer to nothing teaches nothing.
             fitting = fitted(messages, kind) if len(messages) > 1 else None
@@ -246,7 +254,7 @@ def fitted(messages: Sequence[Mapping[str, str]], kind: Kind) -> list[dict[str, 
 def _messages(row: Mapping[str, Any]) -> list[dict[str, str]]:
     for column in TURN_COLUMNS:
         if row.get(column):
-            return [_message(message) for message in row[column]]
+            return [_message(message) for message in _turn_list(row[column])]
     response = next((row[c] for c in RESPONSE_COLUMNS if row.get(c)), None)
     if response is None:
         return []
@@ -260,11 +268,19 @@ def _messages(row: Mapping[str, Any]) -> list[dict[str, str]]:
     return [_message(message) for message in (*asked, *response)]
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, str]:
-    role = str(message.get("role", message.get("from")))
+def _turn_list(value: Any) -> Sequence[Any]:
+    # A text is a sequence, too: its first letter would be the first message.
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _message(message: Any) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        raise ValueError(
+            f"{str(message)[:40]!r} is no message; turns are a list of mappings with `role` and "
+            "`content`"
+        )
     content = message.get("content", message.get("value"))
-    known = {"human": "user", "gpt": "assistant"}
-    return {"role": known.get(role, role), "content": "" if content is None else str(content)}
+    return {"role": role_of(message), "content": content_text(content)}
 
 
 def _kind_of(row: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> Kind:

@@ -38,11 +38,11 @@ def mixture_source(text: str, format_name: str) -> MixtureSource:
     from trl_r1.reasoning_format import get_format
     from trl_r1.tasks import DatasetSource, find_task, load_rows
 
-    path, *pairs = text.split(",")
+    path, pairs = split_source(text)
     values = _source_values(text, pairs)
     task = values.pop("task", None)
     split = values.pop("split", "train")
-    if task is None and not Path(path).exists() and find_task(path) is not None:
+    if task is None and not Path(path).expanduser().exists() and find_task(path) is not None:
         task = path
     if task is None:
         rows = read_rows(path, split)
@@ -53,6 +53,14 @@ def mixture_source(text: str, format_name: str) -> MixtureSource:
     if values.get("kind") not in (None, "reasoning", "general"):
         raise ValueError(f"{text}: kind is reasoning or general")
     return MixtureSource(name=values.pop("name", _short_name(path)), rows=rows, **values)
+
+
+def split_source(text: str) -> tuple[str, list[str]]:
+    """The path of a source, which may have commas where it exists, and its `key=value` pairs."""
+    parts = text.split(",")
+    paths = (",".join(parts[:end]) for end in range(len(parts), 1, -1))
+    path = next((path for path in paths if Path(path).expanduser().exists()), parts[0])
+    return path, [pair for pair in text[len(path) + 1 :].split(",") if pair]
 
 
 def _source_values(text: str, pairs: Sequence[str]) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl_r1.data.card import CARD_FILE, DataLog, card_text
+from trl_r1.reasoning_format import FORMATS
 from trl_r1.sampling.shards import (
     Claim,
     fingerprint,
@@ -20,7 +22,7 @@ from trl_r1.sampling.shards import (
     promote,
     write_atomically,
 )
-from trl_r1.tasks import DatasetSource
+from trl_r1.tasks import DatasetSource, find_task, load_rows
 from trl_r1.tasks.sources import read_source
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ class OutputFolder:
             if not path.exists():
                 start = index * ROWS_PER_FILE
                 part = rows.select(range(start, min(start + ROWS_PER_FILE, len(rows))))
-                write_atomically(path, part.to_parquet)
+                write_atomically(path, partial(_write_rows, part))
         for name, text in (reports or {}).items():
             file = self.partial / "report" / name
             file.parent.mkdir(exist_ok=True)
@@ -136,20 +138,27 @@ class OutputFolder:
         self._claim.release()
 
 
+def _write_rows(rows: Dataset, path: Path) -> None:
+    # With content-defined chunks, the default, Arrow ends the process where the disk is full.
+    rows.to_parquet(path, use_content_defined_chunking=False)
+
+
 def _read(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def read_rows(name: str, split: str = "train") -> Dataset:
-    """The rows of a file, a folder or a Hub id, as they are.
+    """The rows of a file, a folder or a Hub id, as they are, or those of a task.
 
     Args:
-        name: a path; or a Hub id, with `:config` behind it where it has several.
+        name: a path; a task's name; or a Hub id, with `:config` behind it where it has several.
         split: of them.
 
     Raises:
         ValueError: they can't be read.
     """
+    if not Path(name).expanduser().exists() and find_task(name) is not None:
+        return load_rows(DatasetSource(task=name, split=split), FORMATS["r1"])
     try:
         return read_source(DatasetSource(dataset_name=name, split=split))
     except (OSError, ValueError) as error:

@@ -22,8 +22,11 @@ _TEXT_COLUMNS = ("text",)
 _SEPARATOR = re.compile(r"(?<=\d)(?:,|\{,\}|\\,)(?=\d{3}(?!\d))")
 # Zero-width characters, soft hyphens and marks of direction: they part words that are one.
 _UNSEEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+_BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_]{2}) +-+ +(?=[^\W\d_]{2})")
 _OPERATOR = re.compile(r"(?<![^\W\d_])-|-(?![^\W\d_])|[+*/^=<>%]")
-_MINUS = str.maketrans({"\u2212": "-", "\u00d7": "*", "\u00f7": "/"})
+# Dashes in the place of a minus; the one between clauses (\u2014) is none.
+_MINUS = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-"))
+_MINUS |= str.maketrans({"\u00d7": "*", "\u00f7": "/"})
 _APOSTROPHE = re.compile(r"(?<=[^\W\d_])['’`](?=[^\W\d_])")  # noqa: RUF001 - as people type it
 # What changes how LaTeX looks and not what it says.
 _LATEX_LAYOUT = re.compile(
@@ -58,8 +61,9 @@ def words(text: str) -> list[str]:
 
 
 def operators(text: str) -> str:
-    """The signs of arithmetic in a text, in order; hyphens between letters are none."""
-    return "".join(_OPERATOR.findall(unicodedata.normalize("NFKC", text).translate(_MINUS)))
+    """The signs of arithmetic in a text, in order; hyphens and dashes between words are none."""
+    plain = unicodedata.normalize("NFKC", text).translate(_MINUS)
+    return "".join(_OPERATOR.findall(_BETWEEN_WORDS.sub(" ", plain)))
 
 
 def squeezed(tokens: Sequence[str]) -> str:
@@ -146,11 +150,21 @@ def rows_of(batch: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _content(message: Any) -> str:
     if not isinstance(message, Mapping):
         return message if isinstance(message, str) else ""
-    text = message.get("content", message.get("value"))
-    return text if isinstance(text, str) else ""
+    return content_text(message.get("content", message.get("value")))
 
 
-def _role(message: Any) -> str:
+def content_text(content: Any) -> str:
+    """The text of a message's content, which may be a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, (list, tuple)):
+        return "" if content is None else str(content)
+    parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def role_of(message: Any) -> str:
+    """Who says a message, in the names of the chat templates."""
     role = message.get("role", message.get("from")) if isinstance(message, Mapping) else None
     return {"human": "user", "gpt": "assistant"}.get(str(role), str(role))
 
@@ -160,7 +174,7 @@ def _last_user_text(value: Any) -> str:
         return value
     if not isinstance(value, (list, tuple)):
         return "" if value is None else str(value)
-    asked = [message for message in value if _role(message) == "user"]
+    asked = [message for message in value if role_of(message) == "user"]
     return _content(asked[-1]) if asked else "\n".join(_content(m) for m in value)
 
 
@@ -174,4 +188,4 @@ def _turns(value: Any, is_asked: bool) -> list[str]:
     if not isinstance(value, (list, tuple)):
         return []
     role = "user" if is_asked else "assistant"
-    return [_content(message) for message in value if _role(message) == role]
+    return [_content(message) for message in value if role_of(message) == role]

@@ -152,8 +152,9 @@ class ColumnTask:
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{self.name}: {name} can't be loaded ({type(error).__name__}: {error}); without "
-                f"the Hub point `dataset_name` (or `sources: {{{self.name}: ...}}` in "
-                f"pipeline.yaml) at a file, or a folder that holds {source.split}.jsonl"
+                f"the Hub give a file, or a folder that holds {source.split}.jsonl: in a recipe as "
+                f"`dataset_name` (or `sources: {{{self.name}: ...}}` in pipeline.yaml), on the "
+                "command line in its place"
             ) from error
 
     def _needed(self) -> set[str]:

@@ -71,15 +71,25 @@ def _read(name: str, split: str) -> Dataset:
         if file is None and (path / "state.json").is_file():
             return load_from_disk(str(path))
         if file is None:
-            return load_dataset(str(path), split=split)
+            # Whole, since `.` is a name to `load_dataset`.
+            return load_dataset(str(path.resolve()), split=split)
         path = file
     if path.is_file():
         loader = _loader(str(path))
         if _is_blank(path):
             raise ValueError(f"{path} is empty")
+        if loader == "parquet" and not _num_parquet_rows(path):
+            raise ValueError(f"{path}: there are no rows in it")
         return load_dataset(loader, data_files={split: str(path)}, split=split)
     repository, _, config = name.partition(":")
     return load_dataset(repository, *([config] if config else []), split=split)
+
+
+def _num_parquet_rows(path: Path) -> int:
+    import pyarrow.parquet as pq
+
+    count: int = pq.ParquetFile(path).metadata.num_rows
+    return count
 
 
 def _is_meant_as_path(name: str) -> bool:
