@@ -303,6 +303,10 @@ def test_a_model_is_scored_once_and_its_score_is_the_next_stage_s_before(
     assert bench.record("zero").scores["before"] == bench.record("base").scores["after"]
     assert bench.record("zero").scores["after"]["pass@1"] == 0.06
     assert bench.record("data").scores == {}
+    assert bench.record("data").scored_on == {}
+    scored_on = bench.record("zero").scored_on
+    assert scored_on["datasets"] == [{"task": "digit_sums", "num_rows": 8}]
+    assert (scored_on["temperature"], scored_on["num_samples"]) == (0.6, 1)
     row = next(line for line in out.splitlines() if line.startswith("zero "))
     assert "@base" in row
     assert "digit_sums" in row

@@ -231,6 +231,21 @@ def evaluation_of(
     return resolve_evaluation(settings, pipeline.folder, locator(pipeline, run_dir))
 
 
+def evaluation_document(pipeline: Pipeline, settings: EvaluationSettings | None) -> dict[str, Any]:
+    """How a stage's model is scored, as written in the pipeline, as plain data; no secrets.
+
+    Args:
+        pipeline: the pipeline.
+        settings: the same with paths resolved, see `evaluation_of`; None where it is not scored.
+    """
+    if settings is None:
+        return {}
+    document = without_secrets(asdict(pipeline.evaluation))
+    if settings.preference_model is None:
+        document["preference_model"] = None
+    return document
+
+
 def scores_fingerprint(
     recipe: StageRecipe, settings: EvaluationSettings | None, hashes: FileHashes
 ) -> str:

@@ -64,6 +64,7 @@ class StageRecord:
         scores: `before` and `after`, each with `pass@1, format, mean_length, general` and others,
             and their intervals as `pass@1_interval: [low, high]` (see `evaluation.scores`); empty
             where it makes no model.
+        scored_on: what those were measured on: the pipeline's `evaluation` as written; no secrets.
         seconds: wall time over all attempts.
         artifacts: by name, the `hash` and `kind` of each, and the `sizes` of its files in bytes.
         fingerprint: `stage`, of recipe and inputs, and `scores`, of how it is scored.
@@ -78,6 +79,7 @@ class StageRecord:
     seed: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, Any] = field(default_factory=dict)
+    scored_on: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     artifacts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fingerprint: Mapping[str, str] = field(default_factory=dict)
@@ -237,34 +239,34 @@ def records(run_dir: Path) -> dict[str, StageRecord]:
     return found
 
 
-def weight_ancestors(run_dir: Path, stage: str) -> set[str]:
+def weight_ancestors(run: Path | Mapping[str, StageRecord], stage: str) -> set[str]:
     """The stages whose weights flow into a stage's: its `weights` inputs, theirs, and so on.
 
     Args:
-        run_dir: folder of the run.
+        run: folder of the run, or its records by stage.
         stage: name of the stage.
 
     Raises:
         KeyError: no such stage in the ledger.
     """
-    ledger = records(run_dir)
+    ledger = records(run) if isinstance(run, Path) else run
     return set(_walk(ledger, stage, only_weights=True)) - {stage}
 
 
-def data_ancestors(run_dir: Path, stage: str) -> set[str]:
+def data_ancestors(run: Path | Mapping[str, StageRecord], stage: str) -> set[str]:
     """The stages that a stage learns from by data or rewards, at any distance.
 
     The same stage may be both: the base's weights flow into a model that also learns from samples
         of a model that started there.
 
     Args:
-        run_dir: folder of the run.
+        run: folder of the run, or its records by stage.
         stage: name of the stage.
 
     Raises:
         KeyError: no such stage in the ledger.
     """
-    ledger = records(run_dir)
+    ledger = records(run) if isinstance(run, Path) else run
     found: set[str] = set()
     for name in _walk(ledger, stage, only_weights=True):
         for item in ledger[name].inputs:

@@ -26,6 +26,7 @@ from trl_r1.pipeline.display import Display
 from trl_r1.pipeline.execution import Job, Launch, OnProgress, make_job, run_here, run_launched
 from trl_r1.pipeline.hashing import FileHashes
 from trl_r1.pipeline.inputs import (
+    evaluation_document,
     evaluation_of,
     gather_inputs,
     locator,
@@ -251,6 +252,7 @@ class Runner:
         clock.note(
             status="finished",
             scores=scores,
+            scored_on=evaluation_document(self.pipeline, settings),
             fingerprint={**record.fingerprint, "scores": scoring},
         )
         folder.settle()
