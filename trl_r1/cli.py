@@ -89,6 +89,19 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(run=_run)
     check = commands.add_parser("check", help="show every mistake of a pipeline, loading no model")
     _add_recipe_options(check)
+    check.add_argument(
+        "--untrusted",
+        action="store_true",
+        help="a stranger's recipes: show the code that they name (rewards, tasks, models) and run "
+        "none of it; nothing is asked of the network",
+    )
+    check.add_argument(
+        "--lines",
+        type=int,
+        default=200,
+        metavar="N",
+        help="with --untrusted: lines of source to show, a file; 0: all (default: 200)",
+    )
     check.set_defaults(run=_check)
     copy = commands.add_parser("copy", help="copy a pipeline's recipes, to edit them")
     copy.add_argument(
@@ -195,10 +208,15 @@ def _run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     folder = _recipe_folder(options.folder)
+    if options.untrusted:
+        # Read by libraries when they are imported, which happens below.
+        os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     _prepare(folder)
     with QuietLog() as log:
-        from trl_r1.pipeline.session import check_folder
+        from trl_r1.pipeline.session import check_folder, check_untrusted
 
+        if options.untrusted:
+            return check_untrusted(_request(options, folder), log, max(options.lines, 0))
         return check_folder(_request(options, folder), log)
 
 

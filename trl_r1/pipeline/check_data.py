@@ -28,6 +28,7 @@ from trl_r1.reasoning_format import FORMATS, ReasoningFormat
 from trl_r1.stages import RewardSpec
 from trl_r1.tasks import TASKS, DatasetSource, Task, find_task, is_task_file, load_rows
 from trl_r1.training.arguments import EvaluationSettings
+from trl_r1.trust.withholding import WithheldError
 from trl_r1.verification.loading import RewardReferenceError, build_reward, required_columns
 
 if TYPE_CHECKING:
@@ -311,6 +312,8 @@ def _load_quietly(source: DatasetSource, fmt: str) -> tuple[Dataset | None, str 
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             rows = load_rows(source, FORMATS[fmt])
+    except WithheldError:  # a stranger's task makes the rows
+        return None, None
     except Exception as error:  # noqa: BLE001 - all sorts; each is a mistake of the recipe
         cause = error.__cause__ or error
         text = " ".join(str(error).split()) or type(error).__name__

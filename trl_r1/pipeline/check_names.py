@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from trl_r1.pipeline.references import find_path, looks_like_path
+from trl_r1.trust.withholding import is_withheld
 
 _HUB_SECONDS = 5.0
 
@@ -37,6 +38,8 @@ def name_fault(
     if not _is_hub_id(name):
         short = name if len(name) <= 60 else f"{name[:57]}..."
         return f"{short!r} is neither a folder here nor a Hub id (owner/name)", None
+    if is_withheld():
+        return None, f"{name} not checked: nothing is asked of the Hub for a stranger's recipe"
     return _hub_fault(name, kind)
 
 

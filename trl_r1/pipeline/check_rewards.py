@@ -16,6 +16,7 @@ from trl_r1.pipeline.recipe import StageRecipe
 from trl_r1.pipeline.references import is_model_key, is_reference
 from trl_r1.stages import RewardSpec
 from trl_r1.tasks import TASKS
+from trl_r1.trust.withholding import WithheldError
 from trl_r1.verification.bound_reward import BoundReward
 from trl_r1.verification.loading import RewardReferenceError, build_reward
 
@@ -57,6 +58,9 @@ def reward_faults(recipe: StageRecipe, folder: Path) -> Iterator[str]:
         yield from _task_faults(recipe, reward, folder, place)
         try:
             function = build_reward(reward, folder, format_of(recipe))
+        except WithheldError:  # a stranger's: by its name it is known, by nothing else
+            names.setdefault(reward.name or reward.use.rpartition(":")[2], index)
+            continue
         except RewardReferenceError as error:
             yield f"{place}: {error}"
             continue
@@ -117,6 +121,8 @@ def _argument_faults(
         columns = {name: [value] * num_rows for name, value in _ROW.items()}
         try:
             function.function(**{**columns, **function.args})
+        except WithheldError:  # its arguments name a stranger's code
+            return
         except Exception as error:  # noqa: BLE001 - whatever it says to its arguments
             yield f"{place}: reward {reward.use!r}: args: {error}"
 

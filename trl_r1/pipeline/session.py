@@ -20,12 +20,14 @@ from trl_r1.pipeline.hashing import FileHashes
 from trl_r1.pipeline.ledger import StageFolder
 from trl_r1.pipeline.lock import RunLock
 from trl_r1.pipeline.mistakes import PipelineError
+from trl_r1.pipeline.overrides import read_overrides
 from trl_r1.pipeline.plan import make_plan, plan_lines, select
 from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.pipeline.reading import read_pipeline
 from trl_r1.pipeline.recipe import Pipeline
 from trl_r1.pipeline.run import Runner
 from trl_r1.pipeline.table import print_table, write_run_file
+from trl_r1.trust.visible_text import visible
 
 INTERRUPTED = 130
 
@@ -51,6 +53,26 @@ class Request:
     accelerate_config: str | None = None
     num_processes: int | None = None
     launcher: str | None = None
+
+
+def check_untrusted(request: Request, log: QuietLog, max_lines: int) -> int:
+    """`trl-r1 check --untrusted`: show the code that the recipes would run, then check the rest.
+
+    Nothing that the folder holds or names is run or imported, and the Hub is not asked.
+
+    Args:
+        request: what to check.
+        log: where libraries' output goes.
+        max_lines: of source to show, a file; 0 for all.
+    """
+    from trl_r1.trust.listing import listing
+    from trl_r1.trust.withholding import withheld
+
+    with withheld():
+        overrides, _ = read_overrides(request.settings)
+        for line in listing(request.folder, request.shown.rstrip("/"), overrides, max_lines):
+            _say(log.screen, line)
+        return check_folder(request, log)
 
 
 def check_folder(request: Request, log: QuietLog) -> int:
@@ -165,5 +187,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _say(screen: TextIO, text: str) -> None:
-    screen.write(f"{text}\n")
+    # What a recipe says is printed, too, and a stranger's could move the cursor.
+    screen.write(f"{visible(text)}\n")
     screen.flush()

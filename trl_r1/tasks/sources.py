@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from trl_r1.trust.withholding import WithheldError, is_withheld
+
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -70,6 +72,9 @@ def _read(name: str, split: str) -> Dataset:
         file = _file_of_split(path, split)
         if file is None and (path / "state.json").is_file():
             return load_from_disk(str(path))
+        if file is None and is_withheld():
+            # Its README may name addresses, which are fetched even without a network allowed.
+            raise WithheldError(f"{name}: which files it means is said in it")
         if file is None:
             # Whole, since `.` is a name to `load_dataset`.
             return load_dataset(str(path.resolve()), split=split)

@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 
+from trl_r1.pipeline.yaml_files import read_mapping
 from trl_r1.tasks import TASKS, Task
 from trl_r1.tasks.columns import ColumnTask, Prepare
+from trl_r1.trust.withholding import WithheldError, is_withheld
 
 _FIELDS = {field.name: field for field in dataclasses.fields(ColumnTask)}
 
@@ -45,16 +46,15 @@ def read_task_file(path: Path) -> Task:
         stat = path.stat()
     except OSError as error:
         raise ValueError(f"{path}: no such task file") from error
-    return _read(path.resolve(), stat.st_mtime_ns)
+    return _read(path.resolve(), stat.st_mtime_ns, is_withheld())
 
 
 @functools.cache
-def _read(path: Path, changed: int) -> Task:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
+def _read(path: Path, changed: int, without_code: bool) -> Task:
+    values, mistakes = read_mapping(path, str(path))
+    if mistakes:
+        raise ValueError("; ".join(map(str, mistakes)))
+    if not values:
         raise ValueError(f"{path}: a task file is a mapping like `name: my_task`")
     faults = [_unknown(key) for key in values if key not in _FIELDS]
     values.setdefault("name", path.stem)
@@ -69,7 +69,8 @@ def _read(path: Path, changed: int) -> Task:
     if faults:
         raise ValueError(f"{path}: {'; '.join(faults)}")
     if prepare is not None:
-        declared = replace(declared, prepare=_function(str(prepare), path))
+        function = _withheld if without_code else _function(str(prepare), path)
+        declared = replace(declared, prepare=function)
     return replace(
         declared,
         source=_beside(declared.source, path.parent),
@@ -100,6 +101,10 @@ def _reward_beside(grader: str, folder: Path) -> str:
     if is_file and (folder / f"{file}.py").is_file():
         return f"{folder / file}.py:{function}"
     return grader
+
+
+def _withheld(row: dict[str, Any], split: str) -> dict[str, Any] | None:
+    raise WithheldError("prepare: the task's code is shown, not run")
 
 
 def _function(reference: str, path: Path) -> Prepare:

@@ -17,11 +17,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trl_r1.trust.withholding import WithheldError, is_ours, is_withheld
+
 BUILTIN_PACKAGE = "trl_r1.rewards"
 
 
 class RewardReferenceError(ValueError):
     """A reward reference that can't be used; its message says why and what to write instead."""
+
+
+class WithheldRewardError(RewardReferenceError, WithheldError):
+    """A reward whose code was not run, since it comes from a stranger."""
 
 
 def builtin_rewards() -> list[str]:
@@ -53,7 +59,10 @@ def load_module(target: str, reference: str) -> ModuleType:
 
     Raises:
         RewardReferenceError: it is not there, or does not import.
+        WithheldRewardError: nothing may run now.
     """
+    if not is_ours(target) and is_withheld():
+        raise WithheldRewardError(f"reward {reference!r}: shown, not run")
     try:
         return importlib.import_module(target)
     except KeyboardInterrupt:
@@ -108,7 +117,10 @@ def load_file(path: Path, reference: str) -> ModuleType:
 
     Raises:
         RewardReferenceError: it does not run.
+        WithheldRewardError: nothing may run now.
     """
+    if is_withheld():
+        raise WithheldRewardError(f"reward {reference!r}: shown, not run")
     digest = hashlib.sha256(str(path).encode() + b"\0" + path.read_bytes()).hexdigest()[:16]
     name = f"_trl_r1_reward_{path.stem}_{digest}"
     if name in sys.modules:
