@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_hub import FakeHub
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -166,3 +168,12 @@ def even_reward(tmp_path_factory: pytest.TempPathFactory) -> str:
 def tiny_task_rows() -> list[dict[str, Any]]:
     """Sixteen rows with `prompt`, `completion`, `solution` and `task`."""
     return make_rows()
+
+
+@pytest.fixture
+def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A Hub on this machine for the real client, here and, by its `env`, in subprocesses."""
+    hub = FakeHub(tmp_path / "hf_home")
+    hub.connect(monkeypatch)
+    yield hub
+    hub.close()
