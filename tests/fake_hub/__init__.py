@@ -174,8 +174,9 @@ class FakeHub:
 
     def connect(self, patch: pytest.MonkeyPatch) -> None:
         """Make this the Hub of everything in this process that uses `huggingface_hub`."""
-        # First: it reads the environment when it is imported, and keeps that for later tests.
+        # First: these read the environment when imported, and keep that for later tests.
         import datasets.config
+        import transformers.utils.hub
         from huggingface_hub import HfFileSystem, close_session, constants, hf_api
 
         for name in (*PROXIES, *OTHER_SWITCHES):
@@ -200,6 +201,8 @@ class FakeHub:
         for name, value in patched.items():
             patch.setattr(constants, name, value, raising=False)
         patch.setattr(hf_api.api, "endpoint", self.endpoint)
+        # A client that is made at the first call, and keeps its address.
+        patch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)
         patch.setattr(datasets.config, "HF_ENDPOINT", self.endpoint)
         patch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
         patch.setattr(datasets.config, "HF_DATASETS_OFFLINE", False, raising=False)
