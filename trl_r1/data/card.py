@@ -16,7 +16,7 @@ from typing import Any
 from huggingface_hub import DatasetCard, DatasetCardData
 
 CARD_FILE = "README.md"
-_KEY = "trl_r1_steps"
+STEPS_KEY = "trl_r1_steps"
 
 
 @dataclass
@@ -64,7 +64,7 @@ class DataLog:
         """The log that a data set's card carries; an empty one where it carries none."""
         records = []
         with suppress(FileNotFoundError, NotADirectoryError, ValueError, TypeError):
-            given = DatasetCard.load(folder / CARD_FILE).data.to_dict().get(_KEY, [])
+            given = DatasetCard.load(folder / CARD_FILE).data.to_dict().get(STEPS_KEY, [])
             records = [StepRecord(**record) for record in given]
         return cls(records)
 
@@ -77,7 +77,7 @@ def card_text(title: str, log: DataLog, sections: Mapping[str, str]) -> str:
         log: the steps.
         sections: further headings with Markdown under them.
     """
-    fields: dict[str, Any] = {_KEY: [asdict(record) for record in log.records]}
+    fields: dict[str, Any] = {STEPS_KEY: [asdict(record) for record in log.records]}
     # No `configs`: with them `datasets` caches a local folder by its name alone, and would read the
     # rows of another folder of that name.
     data = DatasetCardData(tags=["trl-r1"], **fields)

@@ -1,0 +1,207 @@
+"""What an artifact was made from, over the whole run: a drawing and a table with pinned links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
+
+from trl_r1.hub.card_text import block, code, drawn, inline, link, table
+from trl_r1.hub.subjects import Link, hash_of, link_of, repo_url, start_of
+from trl_r1.pipeline.ledger import Input, StageRecord, data_ancestors, weight_ancestors
+from trl_r1.report.reading import Run, Stage
+from trl_r1.report.stage_table import stage_roles
+from trl_r1.tasks import find_task, is_task_file
+
+Ledger = Mapping[str, StageRecord]
+Links = Mapping[tuple[str, str], Link]
+
+STAGE_WORDS = {
+    "tiny_base": "tiny models made on the spot",
+    "cold_start": "cold start: SFT on few, readable samples",
+    "grpo": "RL (GRPO)",
+    "rejection_sampling": "samples of a model, judged one by one",
+    "mixed_sft": "SFT on reasoning and general data",
+    "reward_model": "preference model",
+    "distillation": "SFT of a smaller student",
+    "evaluation": "evaluation",
+}
+_ARROWS = {"weights": "==>", "data": "-->", "reward": "-.->"}
+
+
+@dataclass
+class Used:
+    """A thing that flowed into stages.
+
+    Attributes:
+        item: how its first user names it.
+        roles: how it flows in, each with the stages that use it so.
+    """
+
+    item: Input
+    roles: dict[str, list[str]] = field(default_factory=dict)
+
+
+def ancestors(ledger: Ledger, stage: str) -> list[str]:
+    """The stages that a stage was made from at any distance, in the order they ran in."""
+    found = weight_ancestors(ledger, stage) | data_ancestors(ledger, stage)
+    return [name for name in in_order(ledger) if name in found and name != stage]
+
+
+def in_order(ledger: Ledger) -> list[str]:
+    """Stages, each after those that it was made from."""
+    done: dict[str, None] = {}
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in done or name in path or name not in ledger:
+            return
+        for item in ledger[name].inputs:
+            visit(item.stage or "", (*path, name))
+        done[name] = None
+
+    for name in ledger:
+        visit(name, ())
+    return list(done)
+
+
+def role_names(run: str, ledger: Ledger, folder: Any) -> dict[str, str]:
+    """What each stage makes, in the paper's words where it has some."""
+    stages = tuple(Stage(name, folder, ledger[name]) for name in in_order(ledger))
+    roles = stage_roles(Run(run, folder, run, stages))
+    return {name: roles[name] or STAGE_WORDS.get(ledger[name].stage, "") for name in ledger}
+
+
+def inputs_of(record: StageRecord) -> Iterator[Input]:
+    """All that flows into a stage: what the ledger has, and the tasks that its data comes from."""
+    yield from record.inputs
+    for index, source in enumerate(record.recipe.get("datasets") or ()):
+        task = source.get("task") if isinstance(source, Mapping) else None
+        if task and not source.get("dataset_name") and not is_task_file(task):
+            known = find_task(str(task))
+            name = known.default_source if known is not None else None
+            yield Input(f"datasets[{index}].task", name or str(task), "data")
+
+
+def used_by(ledger: Ledger, names: Iterable[str]) -> list[Used]:
+    """What flows into these stages, each thing once, in the order of its first use."""
+    found: dict[tuple[Any, ...], Used] = {}
+    for name in names:
+        for item in inputs_of(ledger[name]):
+            thing = (item.stage, item.artifact) if item.stage else (None, item.source)
+            used = found.setdefault((*thing, item.hash), Used(item))
+            users = used.roles.setdefault(item.role, [])
+            if name not in users:
+                users.append(name)
+    return list(found.values())
+
+
+def hub_id(item: Input) -> str | None:
+    """The Hub id that an input from outside names; None for a file, a task or a reward."""
+    name = item.source.partition(":")[0]
+    if item.stage is not None or item.hash is not None or name.count("/") != 1:
+        return None
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return None
+    return name
+
+
+def lineage_table(ledger: Ledger, links: Links, names: Iterable[str]) -> str:
+    """A row a thing that flowed into these stages, with its hash and where it lies."""
+    rows = [_row(used, ledger, links) for used in used_by(ledger, names)]
+    headers = ("what", "made by", "flows into", "content hash", "on the Hub")
+    return table(headers, rows) if rows else "Nothing from outside, and no earlier stage."
+
+
+def _row(used: Used, ledger: Ledger, links: Links) -> list[str]:
+    item = used.item
+    users = [
+        f"{', '.join(map(code, stages))} as {inline(role)}" for role, stages in used.roles.items()
+    ]
+    if item.stage is not None:
+        record = ledger.get(item.stage)
+        maker = inline(STAGE_WORDS.get(record.stage, record.stage)) if record else "this run"
+        what = f"{item.stage}/{item.artifact}" if item.artifact else item.stage
+    else:
+        maker, what = _maker(item), item.source
+    short = f"`{item.hash[:12]}`" if item.hash and item.hash.isalnum() else ""
+    return [code(what), maker, "; ".join(users), short, _place(item, ledger, links)]
+
+
+def _maker(item: Input) -> str:
+    if item.key.endswith(".task") and item.hash is None and hub_id(item) is None:
+        return "a task of trl_r1"
+    return "a reward function" if item.role == "reward" else "outside of the run"
+
+
+def _place(item: Input, ledger: Ledger, links: Links) -> str:
+    found = link_of(item, ledger, links)
+    if found is not None:
+        return link(f"{found.repo_id}@{found.commit[:8]}", found.url)
+    if item.stage is not None:
+        is_other = item.hash != hash_of(ledger.get(item.stage), item.artifact)
+        return "made anew since" if is_other else ""
+    name = hub_id(item)
+    if name is None:
+        return ""
+    return link(name, repo_url(name, "dataset" if item.role == "data" else "model"))
+
+
+def ancestry(ledger: Ledger, stage: str) -> str:
+    """Which stages a stage has its weights from, and which taught it by data or rewards alone."""
+    weights, others = weight_ancestors(ledger, stage), data_ancestors(ledger, stage)
+    order = ancestors(ledger, stage)
+    by_weights = [code(name) for name in order if name in weights]
+    by_data = [code(name) for name in order if name in others - weights]
+    parts = [f"Weights: from {', '.join(by_weights)}."] if by_weights else []
+    parts += [f"Data and rewards alone: from {', '.join(by_data)}."] if by_data else []
+    return " ".join(parts)
+
+
+def drawing(ledger: Ledger, names: Iterable[str], roles: Mapping[str, str], here: str = "") -> str:
+    """A Mermaid drawing of these stages and of what comes from outside.
+
+    Args:
+        ledger: the run's.
+        names: the stages, in order.
+        roles: what each makes.
+        here: the stage that the card is about.
+    """
+    nodes = {name: f"s{index}" for index, name in enumerate(names)}
+    outside: dict[str, str] = {}
+    lines: list[str] = []
+    arrows: dict[str, None] = {}
+    for name, node in nodes.items():
+        lines.append(f'  {node}["{drawn(name)}<br/>{drawn(roles.get(name, ""))}"]')
+        for item in inputs_of(ledger[name]):
+            if item.stage is None and item.role != "reward":
+                start = outside.setdefault(item.source, f"o{len(outside)}")
+            elif item.stage in nodes:
+                start = nodes[str(item.stage)]
+            else:
+                continue
+            arrows[f"  {start} {_ARROWS.get(item.role, '-->')}|{drawn(item.role)}| {node}"] = None
+    boxes = [f'  {node}(["{drawn(name)}"])' for name, node in outside.items()]
+    marks = [f"  style {nodes[here]} stroke-width:3px"] if here in nodes else []
+    return block("\n".join(["flowchart TD", *boxes, *lines, *arrows, *marks]), "mermaid")
+
+
+def base_link(record: StageRecord, ledger: Ledger, links: Links) -> str | None:
+    """The nearest model on the Hub that a stage's weights come from; None where none lies there."""
+    seen: set[str] = set()
+    start = start_of(record)
+    while start is not None:
+        found = link_of(start, ledger, links)
+        if found is not None:
+            return found.repo_id
+        if start.stage is None:
+            return hub_id(start)
+        if start.stage in seen or start.stage not in ledger:
+            return None
+        seen.add(start.stage)
+        start = start_of(ledger[start.stage])
+    return None
