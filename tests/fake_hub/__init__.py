@@ -106,7 +106,10 @@ class FakeHub:
 
     @property
     def uploaded(self) -> dict[str, int]:
-        """Bytes received by object: by sha256 of large files, by git id of regular ones."""
+        """Bytes received by object: by sha256 of large files, by git id of regular ones.
+
+        What came of a request that was cut short is not among them, but in its `num_received`.
+        """
         return self.site.uploaded
 
     # Trouble
@@ -172,19 +175,10 @@ class FakeHub:
             "PYTHONPATH": os.pathsep.join(paths),
         }
 
-    def connect(self, patch: pytest.MonkeyPatch) -> None:
-        """Make this the Hub of everything in this process that uses `huggingface_hub`."""
-        # First: these read the environment when imported, and keep that for later tests.
-        import datasets.config
-        import transformers.utils.hub
-        from huggingface_hub import HfFileSystem, close_session, constants, hf_api
-
-        for name in (*PROXIES, *OTHER_SWITCHES):
-            patch.delenv(name, raising=False)
-            patch.delenv(name.upper(), raising=False)
-        patch.setenv("HF_TOKEN", self.token)
+    def _constants(self) -> dict[str, Any]:
+        """What the client has read from its environment, as it is to be."""
         home = str(self.folder)
-        patched = {
+        return {
             "ENDPOINT": self.endpoint,
             "HUGGINGFACE_CO_URL_TEMPLATE": self.endpoint
             + "/{repo_id}/resolve/{revision}/{filename}",
@@ -198,7 +192,19 @@ class FakeHub:
             "HF_STORED_TOKENS_PATH": f"{home}/stored_tokens",
             "AGENT_HARNESSES_PATH": f"{home}/.agent_harnesses.json",
         }
-        for name, value in patched.items():
+
+    def connect(self, patch: pytest.MonkeyPatch) -> None:
+        """Make this the Hub of everything in this process that uses `huggingface_hub`."""
+        # First: these read the environment when imported, and keep that for later tests.
+        import datasets.config
+        import transformers.utils.hub
+        from huggingface_hub import HfFileSystem, close_session, constants, hf_api
+
+        for name in (*PROXIES, *OTHER_SWITCHES):
+            patch.delenv(name, raising=False)
+            patch.delenv(name.upper(), raising=False)
+        patch.setenv("HF_TOKEN", self.token)
+        for name, value in self._constants().items():
             patch.setattr(constants, name, value, raising=False)
         patch.setattr(hf_api.api, "endpoint", self.endpoint)
         # A client that is made at the first call, and keeps its address.
@@ -206,7 +212,7 @@ class FakeHub:
         patch.setattr(datasets.config, "HF_ENDPOINT", self.endpoint)
         patch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
         patch.setattr(datasets.config, "HF_DATASETS_OFFLINE", False, raising=False)
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", Path(home, "datasets"))
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", self.folder / "datasets")
         patch.setattr(
             "time.sleep", runpy.run_path(str(PATIENCE / "sitecustomize.py"))["quick_sleep"]
         )

@@ -20,6 +20,11 @@ from typing import Any
 LFS_ATTRIBUTES = "filter=lfs diff=lfs merge=lfs -text"
 # What the Hub writes into every new repository.
 NEW_ATTRIBUTES = Path(__file__).with_name("gitattributes.txt").read_bytes()
+# Large in datasets only, whatever their size.
+MEDIA = (
+    *("aac", "flac", "m4a", "mp3", "ogg", "pcm", "raw", "sam", "wav"),
+    *("bmp", "gif", "jpeg", "jpg", "mp4", "png", "tiff", "webm", "webp"),
+)
 # A regular file may not be larger.
 MAX_REGULAR_BYTES = 10 * 1024 * 1024
 
@@ -243,10 +248,15 @@ class Store:
         """A repository with the first commit that the Hub makes in it."""
         repo = Repo(kind, name, private, sdk)
         tree = {".gitattributes": File(NEW_ATTRIBUTES)}
+        if kind == "dataset":
+            media = "".join(f"*.{suffix} {LFS_ATTRIBUTES}\n" for suffix in MEDIA)
+            tree[".gitattributes"] = File(NEW_ATTRIBUTES + media.encode())
         if kind == "space":
-            title = name.split("/")[1]
-            card = f"---\ntitle: {title}\nsdk: {sdk}\ncolorFrom: red\ncolorTo: blue\n---\n"
-            tree["README.md"] = File(card.encode())
+            card = f"---\ntitle: {name.split('/')[1]}\nsdk: {sdk}\ncolorFrom: red\ncolorTo: blue\n"
+            tree["README.md"] = File(f"{card}pinned: false\n---\n".encode())
+        if sdk == "static":
+            tree["index.html"] = File(b"<!doctype html>\n<p>Welcome to your static Space!</p>\n")
+            tree["style.css"] = File(b"body { padding: 2rem; }\n")
         repo.add_commit("main", tree, "initial commit", "", author, self.now())
         self.repos[kind, name] = repo
         return repo
