@@ -177,3 +177,14 @@ def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHu
     hub.connect(monkeypatch)
     yield hub
     hub.close()
+
+
+@pytest.fixture
+def fake_xet_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """The same with large files by Xet, as the client does it where `hf_xet` is installed."""
+    pytest.importorskip("hf_xet")
+    hub = FakeHub(tmp_path / "hf_home")
+    hub.offer_xet()
+    hub.connect(monkeypatch)
+    yield hub
+    hub.close()

@@ -12,8 +12,8 @@ patches what was read, in `huggingface_hub.constants` and `datasets.config`, whi
 call. Offline is no more than that: while `constants.HF_HUB_OFFLINE` is true every request of the
 client's session raises `OfflineModeIsEnabled`, and transformers look no further than the cache.
 
-There is no Xet (large_files.py says why), no search beyond author, name and tag, no discussions,
-and nothing that runs: a Space only keeps its files.
+Large files go by git-LFS, which faults can befall; with `offer_xet` by Xet, as most users' do.
+There is no search beyond author, name and tag, there are no discussions, and a Space does not run.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class FakeHub:
     def files(self, name: str, kind: str = "model", revision: str = "main") -> dict[str, bytes]:
         """The bytes of all files of a revision by path; `.gitattributes` is among them."""
         repo = self.repo(name, kind)
-        return {k: repo.content(f) for k, f in self.site.commit(repo, revision).tree.items()}
+        return {
+            k: self.site.content(repo, f) for k, f in self.site.commit(repo, revision).tree.items()
+        }
 
     def commits(self, name: str, kind: str = "model", revision: str = "main") -> list[Commit]:
         """The commits of a revision, newest first; the last is the Hub's own, empty one."""
@@ -169,7 +171,8 @@ class FakeHub:
             "HF_TOKEN": self.token,
             "HF_HOME": str(self.folder),
             "HF_HUB_OFFLINE": "0",
-            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_XET": "1" if self.site.chunks is None else "0",
+            "HF_XET_CACHE": str(self.folder / "xet"),
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_UPDATE_CHECK": "1",
             "PYTHONPATH": os.pathsep.join(paths),
@@ -183,7 +186,7 @@ class FakeHub:
             "HUGGINGFACE_CO_URL_TEMPLATE": self.endpoint
             + "/{repo_id}/resolve/{revision}/{filename}",
             "HF_HUB_OFFLINE": False,
-            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_DISABLE_XET": self.site.chunks is None,
             "HF_HUB_DISABLE_TELEMETRY": True,
             "HF_HOME": home,
             "HF_HUB_CACHE": f"{home}/hub",
@@ -192,6 +195,11 @@ class FakeHub:
             "HF_STORED_TOKENS_PATH": f"{home}/stored_tokens",
             "AGENT_HARNESSES_PATH": f"{home}/.agent_harnesses.json",
         }
+
+    def offer_xet(self) -> None:
+        """Take and give large files by Xet; to be called before `connect`."""
+        self.site.chunks = self.folder.with_name("chunks")
+        self.site.chunks.mkdir()
 
     def connect(self, patch: pytest.MonkeyPatch) -> None:
         """Make this the Hub of everything in this process that uses `huggingface_hub`."""
@@ -204,6 +212,7 @@ class FakeHub:
             patch.delenv(name, raising=False)
             patch.delenv(name.upper(), raising=False)
         patch.setenv("HF_TOKEN", self.token)
+        patch.setenv("HF_XET_CACHE", str(self.folder / "xet"))
         for name, value in self._constants().items():
             patch.setattr(constants, name, value, raising=False)
         patch.setattr(hf_api.api, "endpoint", self.endpoint)

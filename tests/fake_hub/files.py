@@ -30,6 +30,7 @@ from fake_hub.store import (
     matches_attributes,
     tree_ids,
 )
+from fake_hub.xet import known_files
 
 
 def _committable(site: Site, request: Request, kind: str, name: str) -> Repo:
@@ -121,14 +122,7 @@ def _apply(site: Site, repo: Repo, tree: Tree, key: str, value: dict[str, Any]) 
         oid = tree[path].git_id
         site.uploaded[oid] = site.uploaded.get(oid, 0) + len(raw)
     elif key == "lfsFile":
-        oid = value["oid"]
-        if oid not in repo.large:
-            raise RefusalError(
-                400,
-                "Your push was rejected because an LFS pointer pointed to a file that does not"
-                f" exist. Offending file: - {path}",
-            )
-        tree[path] = File(sha256=oid, large_size=len(repo.large[oid]))
+        tree[path] = _large_file(site, repo, value["oid"], path)
     elif key == "deletedFile":
         _delete(tree, [path] if path in tree else [], "file", path)
     elif key == "deletedFolder":
@@ -146,6 +140,20 @@ def _apply(site: Site, repo: Repo, tree: Tree, key: str, value: dict[str, Any]) 
         raise RefusalError(400, f"unknown operation of a commit: {key}")
 
 
+def _large_file(site: Site, repo: Repo, oid: str, path: str) -> File:
+    """A large file that has been uploaded before."""
+    if not repo.has(oid) and site.chunks is not None:
+        repo.chunked.update({k: v for k, v in known_files(site.chunks).items() if k == oid})
+    if not repo.has(oid):
+        raise RefusalError(
+            400,
+            "Your push was rejected because an LFS pointer pointed to a file that does not exist."
+            f" Offending file: - {path}",
+        )
+    size = repo.chunked[oid][1] if oid in repo.chunked else len(repo.large[oid])
+    return File(sha256=oid, large_size=size)
+
+
 def _delete(tree: Tree, paths: list[str], kind: str, path: str) -> None:
     if not paths:
         raise RefusalError(404, f"A {kind} with this name doesn't exist: {path}", "EntryNotFound")
@@ -161,7 +169,9 @@ def _track_large_files(tree: Tree) -> None:
         tree[".gitattributes"] = File(tree.get(".gitattributes", File()).content + lines.encode())
 
 
-def _entry(commit: Commit, path: str, oids: dict[str, str], expand: bool) -> dict[str, Any]:
+def _entry(
+    repo: Repo, commit: Commit, path: str, oids: dict[str, str], expand: bool
+) -> dict[str, Any]:
     """A file or folder as the listing shows it."""
     entry: dict[str, Any] = {"type": "directory", "oid": oids.get(path), "size": 0, "path": path}
     file = commit.tree.get(path)
@@ -170,6 +180,8 @@ def _entry(commit: Commit, path: str, oids: dict[str, str], expand: bool) -> dic
         if file.sha256:
             pointer_size = len(file.git_content)
             entry["lfs"] = {"oid": file.sha256, "size": file.size, "pointerSize": pointer_size}
+        if file.sha256 in repo.chunked:
+            entry["xetHash"] = repo.chunked[file.sha256][0]
     if expand:
         last = commit.last_change(path)
         date = last.date.strftime("%Y-%m-%dT%H:%M:%S.000Z")
@@ -196,7 +208,7 @@ def list_tree(
     if not request.is_set("recursive"):
         inside = [each for each in inside if "/" not in each.removeprefix(prefix)]
     expand = request.is_set("expand")
-    return site.page(request, [_entry(commit, each, oids, expand) for each in sorted(inside)])
+    return site.page(request, [_entry(repo, commit, each, oids, expand) for each in sorted(inside)])
 
 
 @route("POST", rf"{API_REPO}/paths-info/{REVISION}")
@@ -213,7 +225,7 @@ def paths_info(site: Site, request: Request, kind: str, name: str, revision: str
     oids = tree_ids(commit.tree)
     found = [path.strip("/") for path in paths]
     found = [path for path in found if path in commit.tree or (path and path in oids)]
-    return [_entry(commit, path, oids, expand) for path in found]
+    return [_entry(repo, commit, path, oids, expand) for path in found]
 
 
 def _find(site: Site, repo: Repo, revision: str, path: str) -> tuple[Commit, File]:
@@ -239,6 +251,10 @@ def resolve(
     etag = f'"{file.sha256}"'
     headers.update({"X-Linked-Size": str(file.size), "X-Linked-Etag": etag, "ETag": etag})
     headers["Location"] = storage_address(site, repo, file.sha256, "read")
+    if file.sha256 in repo.chunked:
+        headers["X-Xet-Hash"] = repo.chunked[file.sha256][0]
+        place = f"{site.endpoint}/api/{repo.kind}s/{repo.name}/xet-read-token/{commit.id}"
+        headers["Link"] = f'<{place}>; rel="xet-auth"'
     text = f"Found. Redirecting to {headers['Location']}"
     return Response(text.encode(), 302, headers)
 

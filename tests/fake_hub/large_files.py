@@ -3,21 +3,32 @@
 The storage takes no token: its addresses are signed, as those of the real one are. An object is
 kept for its repository alone, and only where its content has the sha256 it was announced with.
 
-There is no Xet here. Uploading, the client does not negotiate: it takes Xet wherever `hf_xet` is
-installed, so it has to be told by HF_HUB_DISABLE_XET. Downloading, it takes Xet only where the
-answer to `resolve` has `X-Xet-Hash`, which ours has not.
+Uploading, the client does not negotiate: it takes Xet wherever `hf_xet` is installed, so without
+`FakeHub.offer_xet` it is told not to, by HF_HUB_DISABLE_XET. Downloading, it takes Xet where the
+answer to `resolve` has `X-Xet-Hash`, which is the case for files that came by Xet.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 from math import ceil
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fake_hub.routes import WEB_REPO, RefusalError, Request, Response, Site, route
-from fake_hub.store import Repo
+from fake_hub.routes import (
+    API_REPO,
+    REVISION,
+    WEB_REPO,
+    RefusalError,
+    Request,
+    Response,
+    Site,
+    route,
+)
+from fake_hub.store import File, Repo
+from fake_hub.xet import SECONDS_VALID
 
 OBJECT = r"/(?P<kind>model|dataset|space)/(?P<name>[^/]+/[^/]+)/(?P<oid>[0-9a-f]{64})"
 
@@ -68,7 +79,7 @@ def batch(site: Site, request: Request, kind: str | None, name: str) -> Response
 def _instructions(site: Site, repo: Repo, asked: dict[str, Any], in_parts: bool) -> dict[str, Any]:
     oid, size = asked["oid"], asked["size"]
     entry = {"oid": oid, "size": size, "authenticated": True}
-    if oid in repo.large:
+    if repo.has(oid):
         return entry
     upload: dict[str, Any] = {"href": storage_address(site, repo, oid, "write")}
     if in_parts and site.chunk_size and size > site.chunk_size:
@@ -80,6 +91,44 @@ def _instructions(site: Site, repo: Repo, asked: dict[str, Any], in_parts: bool)
         upload["href"] = f"{site.endpoint}{place}?{urlencode(query)}"
     verify = {"href": f"{site.endpoint}/{repo.web_path}.git/info/lfs/objects/verify"}
     return {**entry, "actions": {"upload": upload, "verify": verify}}
+
+
+@route("GET", rf"{API_REPO}/xet-(?P<act>read|write)-token/{REVISION}")
+def xet_token(
+    site: Site, request: Request, kind: str, name: str, act: str, revision: str
+) -> Response:
+    """A short-lived token for the chunks, with their address."""
+    if site.chunks is None:
+        raise RefusalError(404, "Xet is not offered here")
+    if act == "write" and not request.is_set("create_pr"):
+        site.writable(request, kind, name, "upload to a repository")
+    else:
+        site.downloadable(request, kind, name)
+    address, expires = f"local://{site.chunks}", int(time.time()) + SECONDS_VALID
+    headers = {
+        "X-Xet-Cas-Url": address,
+        "X-Xet-Access-Token": f"xet-{act}",
+        "X-Xet-Token-Expiration": str(expires),
+    }
+    body = {"casUrl": address, "exp": expires, "accessToken": f"xet-{act}"}
+    return Response(body, headers=headers)
+
+
+@route("POST", rf"{API_REPO}/lfs-files/duplicate")
+def duplicate(site: Site, request: Request, kind: str, name: str) -> Any:
+    """Make large files of one repository known to another, which a commit there may then name."""
+    source = site.downloadable(request, kind, name)
+    body = request.json()
+    target = body["target"]
+    repo = site.writable(request, target["type"], target["name"], "upload to a repository")
+    failed = []
+    for file in body["files"]:
+        oid = file["sha256"]
+        if not source.has(oid):
+            failed.append({"sha256": oid, "error": "not found"})
+        for held, wanted in ((source.large, repo.large), (source.chunked, repo.chunked)):
+            wanted.update({oid: held[oid]} if oid in held else {})
+    return {"failed": failed}
 
 
 def _keep(repo: Repo, oid: str, content: bytes) -> None:
@@ -134,9 +183,10 @@ def verify(site: Site, request: Request, kind: str | None, name: str) -> Any:
 def get(site: Site, request: Request, kind: str, name: str, oid: str) -> Response:
     """An object, or the range of it that is asked for."""
     repo, _ = _signed_repo(site, request, "read", kind, name, oid)
-    if oid not in repo.large:
+    if not repo.has(oid):
         raise RefusalError(404, "NoSuchKey")
-    return ranged(request, repo.large[oid], {"ETag": f'"{oid}"'})
+    content = site.content(repo, File(sha256=oid))
+    return ranged(request, content, {"ETag": f'"{oid}"'})
 
 
 def ranged(request: Request, content: bytes, headers: dict[str, str]) -> Response:

@@ -150,7 +150,7 @@ def repo_facts(repo: Repo, commit: Commit, with_blobs: bool) -> dict[str, Any]:
         "tags": _tags(card),
         "cardData": card,
         "siblings": [_sibling(k, f, with_blobs) for k, f in sorted(commit.tree.items())],
-        "usedStorage": sum(map(len, repo.large.values())),
+        "usedStorage": sum(file.size for file in commit.tree.values()),
     }
     if repo.kind == "model":
         facts["modelId"] = repo.name

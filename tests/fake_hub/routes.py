@@ -12,10 +12,12 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode
 
-from fake_hub.store import Account, Commit, Repo, Store
+from fake_hub.store import Account, Commit, File, Repo, Store
+from fake_hub.xet import read_file
 
 KINDS = r"(?P<kind>model|dataset|space)s"
 NAME = r"(?P<name>[^/]+/[^/]+?)"
@@ -126,6 +128,7 @@ class Site:
     Attributes:
         page_size: entries in a page of a list.
         chunk_size: bytes above which a large file is uploaded in parts of that size; None: never.
+        chunks: the folder for what comes by Xet; None where Xet is not offered.
         uploaded: bytes received by object, by sha256 of large files and git id of regular ones.
         parts: by upload and number, until the upload is completed.
     """
@@ -135,6 +138,7 @@ class Site:
     storage: str = ""
     page_size: int = 1000
     chunk_size: int | None = None
+    chunks: Path | None = None
     secret: bytes = b""
     uploaded: dict[str, int] = field(default_factory=dict)
     parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -212,6 +216,15 @@ class Site:
     def belongs(account: Account | None, repo: Repo) -> bool:
         """Whether someone is the owner of a repository or of its organization."""
         return account is not None and repo.namespace in (account.name, *account.orgs)
+
+    def content(self, repo: Repo, file: File) -> bytes:
+        """The real bytes of a file."""
+        if file.sha256 is None:
+            return file.content
+        if file.sha256 not in repo.large:
+            assert self.chunks is not None
+            repo.large[file.sha256] = read_file(self.chunks, *repo.chunked[file.sha256])
+        return repo.large[file.sha256]
 
     @staticmethod
     def commit(repo: Repo, revision: str) -> Commit:

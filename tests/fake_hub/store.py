@@ -122,7 +122,10 @@ class Commit:
 
 @dataclass
 class Repo:
-    """A repository: refs by name, commits by id, large files by sha256."""
+    """A repository: refs by name, commits by id, large files by sha256.
+
+    Those that came by Xet are `chunked`, with their Xet hash and size, and are read when wanted.
+    """
 
     kind: str
     name: str
@@ -134,6 +137,7 @@ class Repo:
     pulls: dict[str, Commit] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
     large: dict[str, bytes] = field(default_factory=dict)
+    chunked: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
     def namespace(self) -> str:
@@ -172,9 +176,9 @@ class Repo:
         self.commits[commit_id] = refs[ref] = commit
         return commit
 
-    def content(self, file: File) -> bytes:
-        """The real bytes of a file."""
-        return file.content if file.sha256 is None else self.large[file.sha256]
+    def has(self, sha256: str) -> bool:
+        """Whether a large file is there."""
+        return sha256 in self.large or sha256 in self.chunked
 
     def is_large(self, tree: Tree, path: str, size: int, sample: bytes) -> bool:
         """Whether a file has to come as a large one: by .gitattributes, size or binary content."""
