@@ -329,14 +329,3 @@ def test_servers_are_evaluated_with_their_own_template_and_each_answer_is_asked_
     assert document["scores"]["pass@1"] == pytest.approx(sum(right) / len(right))
     assert all((row["answer"] == row["solution"]) == (row["score"] == 1.0) for row in rows)
     assert not list(out.rglob(".answers-*"))
-
-
-def test_the_stage_table_shows_the_margin_of_pass_at_1(tmp_path: Path) -> None:
-    from trl_r1.pipeline.ledger import StageRecord, write_record
-    from trl_r1.pipeline.table import table_rows
-
-    after = {"pass@1": 0.75, "pass@1_interval": [0.7, 0.8], "format": 1.0}
-    scores = {"before": {"pass@1": 0.25}, "after": after}
-    (tmp_path / "zero").mkdir()
-    write_record(tmp_path / "zero", StageRecord("zero", "grpo", "finished", scores=scores))
-    assert "0.250 → 0.750 ±0.050" in table_rows(tmp_path)[0][0]
