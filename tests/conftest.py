@@ -173,10 +173,7 @@ def tiny_task_rows() -> list[dict[str, Any]]:
 @pytest.fixture
 def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """A Hub on this machine for the real client, here and, by its `env`, in subprocesses."""
-    hub = FakeHub(tmp_path / "hf_home")
-    hub.connect(monkeypatch)
-    yield hub
-    hub.close()
+    yield from serve_hub(FakeHub(tmp_path / "hf_home"), monkeypatch)
 
 
 @pytest.fixture
@@ -185,6 +182,12 @@ def fake_xet_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
     pytest.importorskip("hf_xet")
     hub = FakeHub(tmp_path / "hf_home")
     hub.offer_xet()
-    hub.connect(monkeypatch)
+    yield from serve_hub(hub, monkeypatch)
+
+
+def serve_hub(hub: FakeHub, patch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """Let a test use a Hub. A fault that it asked for and that befell nothing fails the test."""
+    hub.connect(patch)
     yield hub
     hub.close()
+    assert hub.unmet_faults() == []

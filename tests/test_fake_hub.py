@@ -204,6 +204,29 @@ def test_listings_come_in_pages_with_sizes_and_last_commits(fake_hub: FakeHub) -
     assert len(api.list_repo_commits("me/data", repo_type="dataset")) == 3
 
 
+def test_a_folder_is_put_back_at_a_revision(fake_hub: FakeHub, tmp_path: Path) -> None:
+    contents = make_folder(tmp_path / "data")
+    api = fake_hub.api
+    api.create_repo("me/data", repo_type="dataset")
+    where = {"repo_id": "me/data", "repo_type": "dataset"}
+    info = api.upload_folder(folder_path=tmp_path / "data", **where)
+    api.upload_file(path_or_fileobj=b"later", path_in_repo="config.json", **where)
+    back = tmp_path / "back"
+    snapshot_download(local_dir=back, revision=info.oid, ignore_patterns=["*.txt"], **where)
+    for path, content in contents.items():
+        assert path == "empty.txt" or (back / path).read_bytes() == content
+
+
+def test_media_are_large_files_in_datasets_alone(fake_hub: FakeHub) -> None:
+    for kind, is_large in (("model", False), ("dataset", True)):
+        fake_hub.api.create_repo("me/media", repo_type=kind)
+        fake_hub.api.upload_file(
+            repo_id="me/media", repo_type=kind, path_or_fileobj=b"text", path_in_repo="a.png"
+        )
+        [info] = fake_hub.api.get_paths_info("me/media", "a.png", repo_type=kind)
+        assert (info.lfs is not None) == is_large
+
+
 def test_a_large_file_without_a_pattern_gets_one(fake_hub: FakeHub) -> None:
     api = fake_hub.api
     api.create_repo("me/model")

@@ -156,6 +156,43 @@ def test_a_held_request_goes_on_when_it_is_released(fake_hub: FakeHub) -> None:
     assert len(fake_hub.commits("me/model")) == 3
 
 
+def test_a_hub_that_is_down_refuses_and_what_was_downloaded_stays(fake_hub: FakeHub) -> None:
+    api = fake_hub.api
+    api.create_repo("me/model")
+    api.upload_file(repo_id="me/model", path_or_fileobj=b"1", path_in_repo="a.txt")
+    path = hf_hub_download("me/model", "a.txt")
+    fake_hub.close()
+    with pytest.raises(TRANSPORT_ERROR):
+        api.model_info("me/model")
+    assert hf_hub_download("me/model", "a.txt") == path
+
+
+def test_a_rate_limit_is_told_with_its_headers(fake_hub: FakeHub) -> None:
+    limit = {"RateLimit": '"api";r=0;t=55', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}
+    fake_hub.fail(path_regex="whoami", status=429, headers=limit)
+    fake_hub.fail(path_regex="/repos/create", status=429, headers=limit)
+    with pytest.raises(HfHubHTTPError, match="rate limit"):
+        fake_hub.api.whoami()
+    with pytest.raises(HfHubHTTPError, match="Retry after 55 seconds"):
+        fake_hub.api.create_repo("me/model")
+
+
+def test_a_fault_skips_passes_and_ends(fake_hub: FakeHub) -> None:
+    fault = fake_hub.fail(method="GET", path_regex="whoami", status=500, skip=1, times=2)
+    statuses = []
+    for _ in range(5):
+        try:
+            fake_hub.api.whoami()
+            statuses.append(200)
+        except HfHubHTTPError as error:
+            statuses.append(error.response.status_code)
+    assert statuses == [200, 500, 500, 200, 200]
+    assert fault.num_hits == 2
+    unmet = fake_hub.fail(method="GET", path_regex="never")
+    assert fake_hub.unmet_faults() == [unmet]
+    unmet.num_hits = 1
+
+
 def test_offline_is_only_a_switch_of_the_client(
     fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

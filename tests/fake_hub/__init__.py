@@ -71,7 +71,7 @@ class FakeHub:
         self.stranger_token = self.add_user("stranger", {})
 
     def close(self) -> None:
-        """Stop serving; what is held goes on and fails."""
+        """Stop serving, as a Hub that is down; what is held goes on and fails."""
         for fault in self._faults:
             if isinstance(fault, Stall):
                 fault.release()
@@ -132,6 +132,10 @@ class FakeHub:
         with self._lock:
             self._faults.append(fault)
         return fault
+
+    def unmet_faults(self) -> list[Fault]:
+        """The faults that have befallen nothing."""
+        return [fault for fault in self._faults if not fault.num_hits]
 
     # What the servers ask
 

@@ -19,6 +19,9 @@ class Fault:
         times: how many requests it befalls; None for all.
         skip: how many requests that match pass before.
         origin: `hub`, `storage`, or None for both.
+
+    Attributes:
+        num_hits: requests that it has befallen.
     """
 
     method: str | None = None
@@ -26,6 +29,7 @@ class Fault:
     times: int | None = 1
     skip: int = 0
     origin: str | None = None
+    num_hits: int = field(default=0, init=False)
 
     def takes(self, request: Request) -> bool:
         """Whether it befalls this request; counts it if so."""
@@ -40,23 +44,26 @@ class Fault:
             return False
         if self.times is not None:
             self.times -= 1
+        self.num_hits += 1
         return True
 
 
 @dataclass
 class Fail(Fault):
-    """An error instead of an answer; nothing is done."""
+    """An error instead of an answer; nothing is done. `headers` go with it."""
 
     status: int = 500
     retry_after: int | None = None
     error_code: str | None = None
     message: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
 
     def response(self) -> Response:
         """The error as the Hub would send it."""
         refusal = RefusalError(
             self.status, self.message or f"injected {self.status}", self.error_code
         )
+        refusal.headers.update(self.headers)
         if self.retry_after is not None:
             refusal.headers["Retry-After"] = str(self.retry_after)
         return refusal.response()

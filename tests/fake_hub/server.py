@@ -42,6 +42,18 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, owner: Owner, origin: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.owner, self.origin = owner, origin
+        self.connections: set[socket.socket] = set()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """A connection, remembered until it ends."""
+        connection, address = super().get_request()
+        self.connections.add(connection)
+        return connection, address
+
+    def shutdown_request(self, request: Any) -> None:
+        """The end of a connection."""
+        self.connections.discard(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no error; anything else is shown."""
@@ -135,8 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             # Headers are latin-1; a message may hold anything.
             self.send_header(key, value.encode("latin-1", "replace").decode("latin-1"))
         self.end_headers()
-        if request.method == "HEAD":
-            return
+        body = b"" if request.method == "HEAD" else body
         first = body if cut is None else body[:cut]
         self.wfile.write(first)
         request.num_sent = len(first)
@@ -168,6 +179,10 @@ def serve(owner: Owner, origin: str) -> tuple[str, Callable[[], None]]:
     def stop() -> None:
         server.shutdown()
         server.server_close()
+        # A client keeps its connections, and would get answers on them.
+        for connection in list(server.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         thread.join()
 
     return f"http://127.0.0.1:{server.server_address[1]}", stop
