@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trl_r1.data.card import DataLog
-from trl_r1.hub.card_text import as_json, code, inline, table
+from trl_r1.hub.card_text import code, inline, row_as_json, table
 from trl_r1.pipeline.ledger import StageRecord
 
 # Beside those of the data that the rows come from.
 _COLUMNS = {
     "prompt": "messages up to the answer",
-    "completion": "the answer: messages, or the text as it was generated",
+    "completion": "the answer",
     "solution": "the gold answer",
     "task": "which task the row is of",
     "source": "what made the row",
@@ -127,7 +127,7 @@ def sample_row(files: DataFiles) -> str:
     """The first row as JSON, long values cut; empty where there is none."""
     for path in files.paths:
         for batch in pq.ParquetFile(path).iter_batches(batch_size=1):
-            return as_json(batch.to_pylist()[0])
+            return row_as_json(batch.to_pylist()[0])
     return ""
 
 
@@ -141,10 +141,10 @@ def left_out_table(record: StageRecord) -> str:
     rejected = details.get("rejected")
     for reason, count in rejected.items() if isinstance(rejected, Mapping) else ():
         words = _REASONS.get(str(reason), "")
-        rows.append([inline(reason), inline(count), _share(count, samples), words])
-    text = f"Of {samples:,} samples of {inline(details.get('prompts', 'the'))} prompts:"
+        rows.append([inline(reason), _count(count), _share(count, samples), words])
+    text = f"Of {samples:,} samples of {_count(details.get('prompts', 'the'))} prompts:"
     if details.get("rewritten"):
-        text += f" ({inline(details['rewritten'])} rewritten by a model)"
+        text = f"{_count(details['rewritten'])} were rewritten by a model. {text}"
     return f"{text}\n\n{table(['verdict', 'samples', 'share', 'why'], rows)}"
 
 

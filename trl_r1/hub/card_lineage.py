@@ -19,15 +19,21 @@ from trl_r1.tasks import find_task, is_task_file
 Ledger = Mapping[str, StageRecord]
 Links = Mapping[tuple[str, str], Link]
 
+# What the paper has no name for.
+_STAGE_NAMES = {
+    "rejection_sampling": "samples, judged",
+    "reward_model": "preference model",
+    "evaluation": "evaluation",
+}
 STAGE_WORDS = {
-    "tiny_base": "tiny models made on the spot",
-    "cold_start": "cold start: SFT on few, readable samples",
-    "grpo": "RL (GRPO)",
+    "tiny_base": "made on the spot, from a corpus that is written by rules",
+    "cold_start": "SFT on few, readable samples",
+    "grpo": "RL with GRPO",
     "rejection_sampling": "samples of a model, judged one by one",
     "mixed_sft": "SFT on reasoning and general data",
-    "reward_model": "preference model",
-    "distillation": "SFT of a smaller student",
-    "evaluation": "evaluation",
+    "reward_model": "scores answers; learnt from pairs of a better and a worse one",
+    "distillation": "SFT of a smaller model on what a bigger one wrote",
+    "evaluation": "evaluation of a model on held-out problems",
 }
 _ARROWS = {"weights": "==>", "data": "-->", "reward": "-.->"}
 
@@ -71,7 +77,10 @@ def role_names(run: str, ledger: Ledger, folder: Any) -> dict[str, str]:
     """What each stage makes, in the paper's words where it has some."""
     stages = tuple(Stage(name, folder, ledger[name]) for name in in_order(ledger))
     roles = stage_roles(Run(run, folder, run, stages))
-    return {name: roles[name] or STAGE_WORDS.get(ledger[name].stage, "") for name in ledger}
+    return {
+        name: roles[name] or _STAGE_NAMES.get(record.stage, record.stage)
+        for name, record in ledger.items()
+    }
 
 
 def inputs_of(record: StageRecord) -> Iterator[Input]:
@@ -124,7 +133,7 @@ def _row(used: Used, ledger: Ledger, links: Links) -> list[str]:
     ]
     if item.stage is not None:
         record = ledger.get(item.stage)
-        maker = inline(STAGE_WORDS.get(record.stage, record.stage)) if record else "this run"
+        maker = inline(record.stage.replace("_", " ")) if record else "this run"
         what = f"{item.stage}/{item.artifact}" if item.artifact else item.stage
     else:
         maker, what = _maker(item), item.source
@@ -157,7 +166,9 @@ def ancestry(ledger: Ledger, stage: str) -> str:
     order = ancestors(ledger, stage)
     by_weights = [code(name) for name in order if name in weights]
     by_data = [code(name) for name in order if name in others - weights]
-    parts = [f"Weights: from {', '.join(by_weights)}."] if by_weights else []
+    is_data = ledger[stage].stage in ("rejection_sampling", "evaluation")
+    whose = "Weights of the model that wrote it" if is_data else "Weights"
+    parts = [f"{whose}: from {', '.join(by_weights)}."] if by_weights else []
     parts += [f"Data and rewards alone: from {', '.join(by_data)}."] if by_data else []
     return " ".join(parts)
 

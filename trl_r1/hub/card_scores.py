@@ -16,7 +16,7 @@ from huggingface_hub import EvalResult
 
 from trl_r1.evaluation.record import RECORD_FILE
 from trl_r1.hub.card_text import code, inline, one_line, table
-from trl_r1.hub.subjects import Subject
+from trl_r1.hub.subjects import Subject, start_of
 from trl_r1.pipeline.ledger import StageRecord
 from trl_r1.report.reading import finite
 from trl_r1.report.stage_table import interval
@@ -40,7 +40,7 @@ class Measured:
     """A set of scores.
 
     Attributes:
-        title: heading of its column: `before`, `after`, a stage or a task.
+        title: heading of its column, as Markdown.
         scores: see `trl_r1.evaluation.scores`.
         settings: an `EvaluationSettings` as plain data; empty where the ledger does not have it.
         is_own: whether they are the subject's, and not of what it starts from.
@@ -66,10 +66,12 @@ def measured(subject: Subject) -> list[list[Measured]]:
 def _by_runner(subject: Subject) -> list[Measured]:
     record = subject.record
     if subject.is_main:
-        parts = [("before", False), ("after", True)]
+        start = start_of(record)
+        before = f"before: {code(start.source)}" if start is not None else "before"
+        parts = [("before", before, False), ("after", "this model", True)]
         return [
-            Measured(name, scores, record.scored_on, is_own)
-            for name, is_own in parts
+            Measured(title, scores, record.scored_on, is_own)
+            for name, title, is_own in parts
             if isinstance(scores := record.scores.get(name), Mapping) and scores
         ]
     # Another artifact is scored where a stage starts from it.
@@ -77,7 +79,7 @@ def _by_runner(subject: Subject) -> list[Measured]:
         scores = other.scores.get("before")
         is_start = any(item.role == "weights" and subject.uses(item) for item in other.inputs)
         if other.stage != "evaluation" and is_start and isinstance(scores, Mapping) and scores:
-            return [Measured("score", scores, other.scored_on)]
+            return [Measured("this model", scores, other.scored_on)]
     return []
 
 
@@ -91,9 +93,10 @@ def _by_stage(subject: Subject, record: StageRecord) -> Iterator[Measured]:
     for name, scores in tasks.items():
         own = [source for source in settings["datasets"] if _task_name(source) == name]
         if len(tasks) > 1 and len(own) == 1:
-            yield Measured(f"{record.name}: {name}", scores, {**settings, "datasets": own})
+            title = f"{code(record.name)}: {code(name)}"
+            yield Measured(title, scores, {**settings, "datasets": own})
     if len(tasks) <= 1 or len(settings["datasets"]) != len(tasks):
-        yield Measured(record.name, record.scores, settings, num_problems=number)
+        yield Measured(code(record.name), record.scores, settings, num_problems=number)
 
 
 def _tasks_of(path: Path) -> dict[str, Any]:
@@ -111,9 +114,29 @@ def scores_section(subject: Subject) -> str:
         keys = list(dict.fromkeys(key for one in group for key in one.scores))
         cells = {key: [_cell(one.scores, key) for one in group] for key in keys}
         rows = [[inline(_word(key)), *row] for key, row in cells.items() if any(row)]
-        parts.append(table(["score", *(inline(one.title) for one in group)], rows))
+        parts.append(table(["score", *(one.title for one in group)], rows))
         parts.append(_measured_on(group[-1]))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *filter(None, [_pairs_words(subject.record)])])
+
+
+def headline(subject: Subject) -> str:
+    """The score that says most, before and after, in a sentence; empty without any."""
+    for group in measured(subject):
+        own = next(one for one in group if one.is_own)
+        found = [_cell(one.scores, "pass@1") for one in group]
+        if not all(found) or not own.settings or len({one.is_own for one in group}) < len(group):
+            continue
+        names = ", ".join(code(_source_name(source)) for source in own.settings["datasets"])
+        return f"Right answers on {names} (pass@1, 95% interval): {' → '.join(found)}."
+    return _pairs_words(subject.record)
+
+
+def _pairs_words(record: StageRecord) -> str:
+    """What a reward model's held-out pairs say of it; empty for other stages."""
+    accuracy, pairs = finite(record.details.get("accuracy")), record.details.get("held_out_pairs")
+    if record.stage != "reward_model" or accuracy is None:
+        return ""
+    return f"The better answer scores higher in {accuracy:.3f} of {inline(pairs)} held-out pairs."
 
 
 def _word(key: str) -> str:
@@ -146,6 +169,8 @@ def _measured_on(one: Measured) -> str:
         f"top-p {settings.get('top_p')}, at most {settings.get('max_new_tokens')} tokens, seed "
         f"{settings.get('seed')}. Brackets: 95% intervals, problems as clusters."
     )
+    if settings.get("preference_model") and "preference" in one.scores:
+        text += f" Preference model: {code(settings['preference_model'])}."
     if settings.get("extraction") == "lenient":
         text += " Graded on the last number of a response, whatever its format."
     return text

@@ -34,6 +34,7 @@ _WINDOWS_PATH = re.compile(
     rf"(?<!\w)[A-Za-z]:[\\/]+(?:Users|home)(?:[\\/]+{_NAME})*", re.IGNORECASE
 )
 _HOMES = ("home", "users")
+_MOST_SPACES = 3
 _PRIVATE = (".local", ".internal", ".lan", ".home", ".corp", ".intranet")
 
 # As entities, which can't be the marks of anything.
@@ -69,8 +70,8 @@ def public_data(value: Any) -> Any:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a whole text, such as a value of a recipe, is a path and not just has one."""
-    if "\n" in text or len(text) > 4096:
+    """Whether a whole text, such as a value of a recipe, is a path and no sentence with one."""
+    if "\n" in text or text.count(" ") > _MOST_SPACES:
         return False
     is_posix = re.match(r"(?:file://)?/|~(?:[A-Za-z_][\w.-]*)?/", text) is not None
     is_posix = (is_posix and "/" in text.rstrip("/")[1:]) or ".." in PurePosixPath(text).parts
@@ -176,10 +177,11 @@ def as_yaml(value: Any) -> str:
     return yaml.safe_dump(public_data(value), sort_keys=False, allow_unicode=True, width=100)
 
 
-def as_json(value: Any, limit: int = 600) -> str:
-    """Plain data as JSON; long texts and lists are cut, and say so."""
-    shown = _shortened(public_data(value), limit)
-    return json.dumps(shown, indent=1, ensure_ascii=False, default=str)
+def row_as_json(value: Mapping[str, Any], limit: int = 600) -> str:
+    """A row as JSON, a line a column; long texts and lists are cut, and say so."""
+    row = _shortened(public_data(value), limit)
+    lines = [json.dumps({key: item}, ensure_ascii=False, default=str) for key, item in row.items()]
+    return "\n".join(["{", ",\n".join(f"  {line[1:-1]}" for line in lines), "}"])
 
 
 def _shortened(value: Any, limit: int) -> Any:

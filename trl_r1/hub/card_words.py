@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trl_r1.hub.card_lineage import STAGE_WORDS, ancestors, role_names
+from trl_r1.hub.card_lineage import STAGE_WORDS, role_names
+from trl_r1.hub.card_scores import headline
 from trl_r1.hub.card_text import block, code, inline, link
 from trl_r1.hub.licences import Licence
 from trl_r1.hub.subjects import Subject, repo_url, start_of
+from trl_r1.pipeline.ledger import weight_ancestors
 
 _PAPER = "[DeepSeek-R1 recipe](https://arxiv.org/abs/2501.12948)"
 _DATA_WORDS = {
@@ -36,14 +38,17 @@ def model_intro(subject: Subject) -> str:
         kind = "A LoRA adapter, without the model that it stands on."
     elif has_lora(subject):
         kind = "Trained with LoRA; the adapter is merged in, so these are whole weights."
-    return f"**{inline(role)}**: {inline(words)}.{origin} {kind}\n\n{_of_run(subject)}"
+    told = headline(subject)
+    what = f"**{inline(role)}**: {inline(words)}.{origin} {kind}"
+    return "\n\n".join(filter(None, [what, told, _of_run(subject)]))
 
 
 def data_intro(subject: Subject, num_rows: int) -> str:
     """What a data set is."""
     words = _DATA_WORDS.get(subject.artifact, STAGE_WORDS.get(subject.record.stage, "data"))
     start = start_of(subject.record)
-    origin = f" The model is {code(start.source)}." if start is not None else ""
+    verb = "policy starts from" if subject.artifact == "rollouts" else "model is"
+    origin = f" The {verb} {code(start.source)}." if start is not None else ""
     return f"{num_rows:,} rows: {words}.{origin}\n\n{_of_run(subject)}"
 
 
@@ -68,8 +73,10 @@ def licence_text(licence: Licence) -> str:
             f"Not known: the weights come from {holder}, whose licence could not be read. Its "
             "terms hold for this model, too; look them up before you pass it on."
         )
-    name = licence.name or licence.identifier
-    return f"{inline(name)}, that of {holder}, which its weights come from."
+    name = inline(licence.name or licence.identifier)
+    if licence.is_own:
+        return f"{name}, that of trl_r1, which made {holder}, where the weights come from."
+    return f"{name}, that of {holder}, which the weights come from."
 
 
 def data_licences_text(licences: Sequence[Licence]) -> str:
@@ -79,7 +86,8 @@ def data_licences_text(licences: Sequence[Licence]) -> str:
 
 
 def _is_made_on_the_spot(subject: Subject) -> bool:
-    names = [*ancestors(subject.ledger, subject.record.name), subject.record.name]
+    name = subject.record.name
+    names = {name, *weight_ancestors(subject.ledger, name)}
     return any(subject.ledger[name].stage == "tiny_base" for name in names)
 
 

@@ -73,8 +73,8 @@ def model_card(subject: Subject) -> str:
         subject: the artifact.
     """
     record = subject.record
-    licence = model_licence(record, subject.ledger)
-    data = data_licences_text(data_licences(record, subject.ledger))
+    licence = model_licence(record, subject.ledger, subject.recipes)
+    data = data_licences_text(data_licences(record, subject.ledger, subject.recipes))
     is_scorer = record.stage == "reward_model"
     sections = {
         "": model_intro(subject),
@@ -124,8 +124,8 @@ def dataset_card(subject: Subject) -> str:
     """
     record, files = subject.record, data_files(subject.folder)
     log = DataLog.of_folder(subject.folder)
-    model = model_licence(record, subject.ledger)
-    licences = data_licences(record, subject.ledger)
+    model = model_licence(record, subject.ledger, subject.recipes)
+    licences = data_licences(record, subject.ledger, subject.recipes)
     licence = common_licence([model, *licences])
     steps = public_data([asdict(step) for step in log.records])
     data = DatasetCardData(

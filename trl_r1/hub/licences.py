@@ -35,6 +35,7 @@ class Licence:
         identifier: as the Hub has it, `apache-2.0`; None where it is not known.
         name, link: of one that the Hub has no identifier for.
         languages: that the same card tells.
+        is_own: this package's, of what it made from nothing.
     """
 
     holder: str
@@ -42,6 +43,7 @@ class Licence:
     name: str | None = None
     link: str | None = None
     languages: tuple[str, ...] = ()
+    is_own: bool = False
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def own_licence(holder: str) -> Licence:
     """This package's, for what it makes from nothing."""
     facts = metadata.metadata("trl-r1")
     found = (facts.get_all("License-Expression") or [None])[0]
-    return Licence(holder, found.lower() if found else None, languages=("en",))
+    return Licence(holder, found.lower() if found else None, languages=("en",), is_own=True)
 
 
 def model_licence(record: StageRecord, ledger: Ledger, folder: Path | None = None) -> Licence:
