@@ -86,7 +86,11 @@ def test_every_step_has_a_branch_and_tags_stay(fake_hub: FakeHub) -> None:
         api.create_branch("me/model", branch="step-1")
     with pytest.raises(RevisionNotFoundError):
         api.create_branch("me/model", branch="step-3", revision="no-such")
+    with pytest.raises(HfHubHTTPError, match="403"):
+        api.delete_branch("me/model", branch="main")
     api.create_tag("me/model", tag="v1", revision="step-2")
+    with pytest.raises(HfHubHTTPError, match="409"):
+        api.create_tag("me/model", tag="v1", revision="step-1")
     api.delete_branch("me/model", branch="step-2")
     refs = api.list_repo_refs("me/model")
     assert [branch.name for branch in refs.branches] == ["main", "step-1"]
@@ -121,6 +125,11 @@ def test_a_commit_adds_deletes_and_copies(fake_hub: FakeHub, tmp_path: Path) -> 
     }
     with pytest.raises(RemoteEntryNotFoundError):
         api.delete_file("no-such.txt", "me/model")
+    with pytest.raises(RemoteEntryNotFoundError):
+        list(api.list_repo_tree("me/model", "original"))
+    api.super_squash_history("me/model")
+    assert fake_hub.files("me/model") == files
+    assert len(fake_hub.commits("me/model")) == 1
 
 
 def test_delete_patterns_and_gitignore_are_followed(fake_hub: FakeHub, tmp_path: Path) -> None:

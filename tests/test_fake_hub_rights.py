@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from fake_hub import FakeHub
-from huggingface_hub import DatasetCard, ModelCard, hf_hub_download, whoami
+from huggingface_hub import (
+    CommitOperationAdd,
+    DatasetCard,
+    ModelCard,
+    get_hf_file_metadata,
+    hf_hub_download,
+    hf_hub_url,
+    whoami,
+)
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -12,6 +23,8 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import get_session
+from pushed_folder import sha256, weights
 
 
 def test_a_private_repository_is_not_there_for_strangers(fake_hub: FakeHub) -> None:
@@ -60,10 +73,53 @@ def test_what_is_missing_has_its_own_error(fake_hub: FakeHub) -> None:
     for token in (False, fake_hub.stranger_token):
         with pytest.raises(GatedRepoError):
             hf_hub_download("me/model", ".gitattributes", token=token)
+    assert [each.id for each in api.list_models(author="me", search="MOD")] == ["me/model"]
+    assert list(api.list_models(author="lab")) == []
     api.delete_repo("me/model")
     with pytest.raises(RepositoryNotFoundError):
         api.delete_repo("me/model")
     api.delete_repo("me/model", missing_ok=True)
+
+
+def test_only_what_was_uploaded_in_full_can_be_committed(fake_hub: FakeHub, tmp_path: Path) -> None:
+    api = fake_hub.api
+    api.create_repo("me/model")
+    path = tmp_path / "a.bin"
+    path.write_bytes(weights(1000))
+    addition = CommitOperationAdd("a.bin", path)
+    assert addition.upload_info.sha256.hex() == sha256(weights(1000))
+    # Another process writes the file after it was hashed.
+    path.write_bytes(weights(1000, seed=1))
+    with pytest.raises(RuntimeError, match=r"uploading 'a\.bin'") as caught:
+        api.create_commit("me/model", [addition], commit_message="changed meanwhile")
+    assert "BadDigest" in str(caught.value.__cause__)
+    lines = [
+        {"key": "header", "value": {"summary": "never uploaded"}},
+        {"key": "lfsFile", "value": {"path": "a.bin", "oid": sha256(weights(1000)), "size": 1000}},
+    ]
+    response = get_session().post(
+        f"{fake_hub.endpoint}/api/models/me/model/commit/main",
+        content="\n".join(map(json.dumps, lines)).encode(),
+        headers={"Authorization": f"Bearer {fake_hub.token}"},
+    )
+    assert response.status_code == 400
+    assert "pointed to a file that does not exist" in response.json()["error"]
+    assert len(fake_hub.commits("me/model")) == 1
+
+
+def test_the_storage_takes_signed_addresses_alone(fake_hub: FakeHub) -> None:
+    api = fake_hub.api
+    api.create_repo("me/model")
+    api.upload_file(repo_id="me/model", path_or_fileobj=weights(1000), path_in_repo="a.bin")
+    url = hf_hub_url("me/model", "a.bin")
+    signed = get_hf_file_metadata(url).location
+    assert get_session().get(signed).content == weights(1000)
+    part = get_session().get(signed, headers={"Range": "bytes=-10"})
+    assert (part.status_code, part.content) == (206, weights(1000)[-10:])
+    assert get_session().get(signed, headers={"Range": "bytes=1000-"}).status_code == 416
+    assert get_session().put(signed, content=weights(1000)).status_code == 403
+    assert get_session().get(signed.replace("Signature=", "Signature=0")).status_code == 403
+    assert get_session().get(signed.partition("?")[0]).status_code == 403
 
 
 def test_a_collection_lists_repositories_once(fake_hub: FakeHub) -> None:
@@ -115,8 +171,15 @@ def test_cards_are_checked_for_what_the_hub_checks(fake_hub: FakeHub) -> None:
     for wrong in ("license: apache2", "pipeline_tag: chat", "language: [no]", "tags: [1]"):
         with pytest.raises(ValueError, match="must be"):
             ModelCard(f"---\n{wrong}\n---\n# x").validate()
-    with pytest.raises(ValueError, match="size_categories"):
-        DatasetCard("---\nsize_categories: [tiny]\n---\n# x").validate()
+    for wrong in ("size_categories: [tiny]", "configs: [{data_files: a}]", "language: english"):
+        with pytest.raises(ValueError, match=r"must be|is required"):
+            DatasetCard(f"---\n{wrong}\n---\n# x").validate()
+    for wrong in ("title: x", "sdk: flask", "{sdk: static, colorFrom: black}"):
+        with pytest.raises(ValueError, match=r"must be|is required"):
+            ModelCard(f"---\n{wrong}\n---\n# x").validate(repo_type="space")
+    card = ModelCard(f"---\nsdk: static\nshort_description: {'long ' * 20}\n---\n")
+    with pytest.raises(ValueError, match="60 characters"):
+        card.validate(repo_type="space")
     fake_hub.api.create_repo("me/model")
     readme = {"repo_id": "me/model", "path_in_repo": "README.md"}
     index = b"model-index:\n- name: x\n  results:\n  - task: {type: text-generation}\n"

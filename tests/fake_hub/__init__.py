@@ -23,7 +23,7 @@ import runpy
 import secrets
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -33,8 +33,11 @@ from fake_hub.routes import Request, Response, Site
 from fake_hub.server import serve
 from fake_hub.store import Account, Commit, Repo, Store
 
-__all__ = ["FakeHub", "Request", "Stall", "collections", "files", "large_files", "repos"]
+__all__ = ["FakeHub", "Request", "Stall"]
 
+AnyFault = TypeVar("AnyFault", bound=Fault)
+# Each registers its routes when it is imported.
+ROUTE_MODULES = (collections, files, large_files, repos)
 PATIENCE = Path(__file__).parent / "patience"
 RESOLVE = "{repo_id}/resolve/{revision}/{filename}"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -128,7 +131,7 @@ class FakeHub:
         """Hold requests until `release`; the arguments are those of `faults.Stall`."""
         return self._add(Stall(**settings))
 
-    def _add(self, fault: Any) -> Any:
+    def _add(self, fault: AnyFault) -> AnyFault:
         with self._lock:
             self._faults.append(fault)
         return fault

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from fake_hub.cards import card_metadata, check_card
@@ -61,9 +60,6 @@ def create_repo(site: Site, request: Request) -> Any:
     kind = body.get("type") or "model"
     name = _full_name(site, request, body)
     account = site.writer(request, name.split("/")[0], f"create a {kind}")
-    word = name.split("/")[1]
-    if not re.fullmatch(r"\w[\w.-]{0,95}", word) or "--" in word or ".." in word:
-        raise RefusalError(400, f'"name" with value "{word}" is no valid name of a repository')
     existing = site.store.repos.get((kind, name))
     if existing is not None:
         url = f"{site.endpoint}/{existing.web_path}"

@@ -82,8 +82,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._read(request, fault)
             if isinstance(fault, Stall) and fault.is_between:
                 fault.hold()
-            failed = isinstance(fault, Fail)
-            response = fault.response() if failed else self.server.owner.answer(request)
+            if isinstance(fault, Fail):
+                response = fault.response()
+            else:
+                response = self.server.owner.answer(request)
             self._send(request, response, fault)
         except (_BrokenError, ConnectionError):
             self._close(reset=isinstance(fault, Drop) and fault.reset)
