@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trl_r1.pipeline.ledger import Input, StageRecord, write_record
-from trl_r1.pipeline.table import write_run_file
+from trl_r1.pipeline.run_file import RunFile, write_run_file
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)><!--\u2028\u2029\x00\x1b[31m"
@@ -22,7 +22,7 @@ HOSTILE = (
 def write_run(folder: Path, steps: int = 12, rows: int = 8, text: str = "") -> Path:
     """A run of a base, R1-Zero and rejection sampling, with `rows` completions a step."""
     folder.mkdir(parents=True)
-    write_run_file(folder, "small", "recipes/small", ["base", "zero", "picked", "later"])
+    write_run_file(folder, RunFile("small", "recipes/small", ("base", "zero", "picked", "later")))
     before = {"pass@1": 0.25, "format": 0.5, "mean_length": 10.0}
     after = {"pass@1": 0.75, "format": 1.0, "mean_length": 20.0, "pass@1_interval": [0.7, 0.8]}
     model = {"model": {"hash": "aa", "kind": "model", "sizes": {}}}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from trl_r1.data.command import add_data_command
 from trl_r1.evaluation.command import add_eval_command
 from trl_r1.fitting.command import add_commands as add_fitting_commands
+from trl_r1.hub.command import add_hub_commands
 from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.report.command import add_report_command
 from trl_r1.sampling.command import add_sample_command
@@ -140,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     add_eval_command(commands)
     add_fitting_commands(commands, _add_recipe_options, _recipe_folder)
     add_report_command(commands)
+    add_hub_commands(commands)
     # Started by the runner under `accelerate launch`; not for people.
     worker = commands.add_parser("run-stage")
     worker.set_defaults(run=_run_stage)

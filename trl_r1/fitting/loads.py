@@ -17,7 +17,7 @@ from trl_r1.fitting.architectures import UnknownArchitectureError, find_architec
 from trl_r1.fitting.phases import Load
 from trl_r1.pipeline.configs import build_configs
 from trl_r1.pipeline.recipe import Pipeline, StageRecipe
-from trl_r1.pipeline.references import Reference, find_path, is_reference
+from trl_r1.pipeline.references import Reference, is_reference, outside_name
 from trl_r1.training.arguments import ModelArguments
 
 _SFT_STAGES = ("cold_start", "mixed_sft", "distillation")
@@ -175,8 +175,7 @@ def _start_of(pipeline: Pipeline, recipe: StageRecipe) -> _Start:
         if maker.stage == _MADE_ON_THE_SPOT:
             return _Start(_tiny_config(maker, artifact))
         name = str(maker.values.get("model_name_or_path"))
-    path = find_path(name, pipeline.folder)
-    architecture = find_architecture(str(path) if path else name)
+    architecture = find_architecture(outside_name(name, pipeline.folder))
     notes = []
     if architecture.source == "known sizes":
         notes.append(f"{name}: sizes from the table of known models, as the Hub was not reached")

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from trl_r1.fitting.architectures import UnknownArchitectureError, find_architecture
 from trl_r1.pipeline.recipe import Pipeline, StageRecipe
-from trl_r1.pipeline.references import find_path, is_reference
+from trl_r1.pipeline.references import is_reference, outside_name
 
 GIB = 2**30
 WHOLE_RUN = "the run"
@@ -115,7 +115,7 @@ def _config(pipeline: Pipeline, stage: StageRecipe) -> PretrainedConfig | None:
     if not isinstance(name, str) or is_reference(name):
         return None
     try:
-        return find_architecture(str(find_path(name, pipeline.folder) or name)).config
+        return find_architecture(outside_name(name, pipeline.folder)).config
     except UnknownArchitectureError:
         return None
 

@@ -34,7 +34,7 @@ from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.plan import make_plan
 from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.pipeline.recipe import SOURCE_KEYS, Pipeline, StageRecipe
-from trl_r1.pipeline.references import find_path, is_model_key, is_reference
+from trl_r1.pipeline.references import is_model_key, is_reference, outside_name
 from trl_r1.pipeline.run import Runner, StageFailedError
 from trl_r1.reasoning_format import get_format
 from trl_r1.sampling import Sample
@@ -231,8 +231,8 @@ class Rehearsal:
         if given.get("dataset_name") is None and given.get("task") in self.pipeline.sources:
             given["dataset_name"] = self.pipeline.sources[given["task"]]
         for key in ("dataset_name", "task"):
-            path = find_path(given[key], self.pipeline.folder) if given.get(key) else None
-            given[key] = str(path) if path is not None else given.get(key)
+            if given.get(key):
+                given[key] = outside_name(given[key], self.pipeline.folder)
         try:
             small, more = small_source(given, kind, fmt, self.folder / "rows")
         except RowsError as error:
@@ -241,8 +241,7 @@ class Rehearsal:
         return small
 
     def _model(self, name: str, is_scorer: bool, notes: list[str]) -> str:
-        path = find_path(name, self.pipeline.folder)
-        name = str(path) if path is not None else name
+        name = outside_name(name, self.pipeline.folder)
         key = (name, is_scorer)
         if key not in self._tiny:
             folder = self.folder / "models" / f"{len(self._tiny):02d}"

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from trl_r1.hub.references import is_hub_reference, parse_hub_reference
+from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.references import find_path, looks_like_path
 from trl_r1.trust.withholding import is_withheld
 
@@ -23,6 +25,8 @@ def name_fault(
         kind: what it should be.
         folder: of the pipeline, where relative paths start.
     """
+    if is_hub_reference(name):
+        return _hub_reference_fault(name, kind)
     path = find_path(name, folder)
     if path is not None:
         return (_folder_fault(name, path), None) if kind == "model" else (None, None)
@@ -41,6 +45,22 @@ def name_fault(
     if is_withheld():
         return None, f"{name} not checked: nothing is asked of the Hub for a stranger's recipe"
     return _hub_fault(name, kind)
+
+
+def _hub_reference_fault(
+    text: str, kind: Literal["model", "dataset"]
+) -> tuple[str | None, str | None]:
+    """What is wrong with `@hub:org/name@revision`, and what could not be checked about it."""
+    try:
+        reference = parse_hub_reference(text)
+    except PipelineError as error:
+        return str(error), None
+    if kind not in reference.types:
+        return f"{text} is a {reference.told_type}, and a {kind} is needed", None
+    kept = reference.folder(kind)
+    if kept is not None:
+        return (_folder_fault(text, kept), None) if kind == "model" else (None, None)
+    return _hub_fault(reference.repo_id, kind, reference.revision)
 
 
 def _folder_fault(name: str, path: Path) -> str | None:
@@ -63,12 +83,20 @@ def _is_hub_id(name: str) -> bool:
 
 
 @cache
-def _hub_fault(name: str, kind: Literal["model", "dataset"]) -> tuple[str | None, str | None]:
+def _hub_fault(
+    name: str, kind: Literal["model", "dataset"], revision: str | None = None
+) -> tuple[str | None, str | None]:
     from huggingface_hub import HfApi, scan_cache_dir
-    from huggingface_hub.errors import CacheNotFound, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        CacheNotFound,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
-        if any(repo.repo_id == name and repo.repo_type == kind for repo in scan_cache_dir().repos):
+        if revision is None and any(
+            repo.repo_id == name and repo.repo_type == kind for repo in scan_cache_dir().repos
+        ):
             return None, None
     except CacheNotFound:
         pass
@@ -76,9 +104,11 @@ def _hub_fault(name: str, kind: Literal["model", "dataset"]) -> tuple[str | None
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return None, unreachable
     try:
-        HfApi().repo_info(name, repo_type=kind, timeout=_HUB_SECONDS)
+        HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=_HUB_SECONDS)
     except RepositoryNotFoundError:
         return f"there is no {kind} {name!r} on the Hub, nor a folder of that name here", None
+    except RevisionNotFoundError:
+        return f"{name} on the Hub has no revision {revision!r}: no branch, tag or commit", None
     except Exception:  # noqa: BLE001 - no network has many names: of requests, httpx, the system
         return None, unreachable
     return None, None

@@ -117,6 +117,10 @@ def build_configs(
         for key, default in (("per_device_train_batch_size", 8), ("per_device_eval_batch_size", 8)):
             if key in keys:
                 settings[key] = settings.get(key, default) * processes
+    if "push_to_hub" in keys:
+        # Trainer's own push asks the Hub before the first step and pushes folders named
+        # "checkpoints": the runner does it, and a Hub that is away costs nothing.
+        settings["push_to_hub"] = False
     if "output_dir" in keys:
         settings["output_dir"] = str(output_dir / "checkpoints")
     return tuple(

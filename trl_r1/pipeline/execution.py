@@ -24,6 +24,8 @@ from typing import IO, Any
 import trl
 import yaml
 
+from trl_r1.hub.checkpoints import checkpoint_repo
+from trl_r1.hub.names import repo_name
 from trl_r1.pipeline.configs import ResolvedStage, build_configs, has_accelerator
 from trl_r1.pipeline.ledger import write_text
 from trl_r1.pipeline.lock import RunLock
@@ -144,8 +146,9 @@ def run_here(
         module = load_stage(job.stage)
         configs = build_configs(module.SPEC, job.values, job.output_dir, job.seed)
         wrapped = {} if wrap_sampler is None else {"wrap_sampler": wrap_sampler}
+        repo = checkpoint_repo(job.values, repo_name(f"{job.output_dir.parent.name}-{job.name}"))
         context = StageContext(
-            job.name, job.output_dir, configs, job.rewards, on_progress, **wrapped
+            job.name, job.output_dir, configs, job.rewards, on_progress, repo, **wrapped
         )
         result: StageResult = module.run(context)
         return result

@@ -8,6 +8,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+from trl_r1.hub.references import commit_of, is_hub_reference
 from trl_r1.pipeline.configs import Locate, path_keys, resolve_evaluation
 from trl_r1.pipeline.hashing import FileHashes, hash_data, is_secret, without_secrets
 from trl_r1.pipeline.ledger import Input, StageFolder, StageRecord
@@ -130,7 +131,8 @@ def gather_inputs(
         )
     for key, text, role in _outside_names(recipe, pipeline.folder):
         local = find_path(text, pipeline.folder)
-        inputs.append(Input(key, text, role, hashes.path(local) if local else None))
+        content, commit = (hashes.path(local), commit_of(local)) if local else (None, None)
+        inputs.append(Input(key, text, role, content, commit=commit))
     for index, reward in enumerate(recipe.rewards):
         source = _reward_file(reward, pipeline.folder)
         if source is not None:
@@ -143,6 +145,7 @@ def _outside_names(recipe: StageRecipe, folder: Path) -> Iterator[tuple[str, str
     for key in path_keys(recipe.values):
         if not is_reference(recipe.values[key]):
             yield key, recipe.values[key], role_of((key,))
+    yield from _hub_models_of_rewards(recipe)
     for key in SOURCE_KEYS:
         for index, source in enumerate(recipe.values.get(key) or ()):
             names = {part: source.get(part) for part in ("dataset_name", "pass_rates")}
@@ -154,6 +157,13 @@ def _outside_names(recipe: StageRecipe, folder: Path) -> Iterator[tuple[str, str
             for part, name in names.items():
                 if name and not is_reference(name):
                     yield f"{key}[{index}].{part}", name, "data"
+
+
+def _hub_models_of_rewards(recipe: StageRecipe) -> Iterator[tuple[str, str, str]]:
+    for index, reward in enumerate(recipe.rewards):
+        for name, value in reward.args.items():
+            if is_hub_reference(value):
+                yield f"rewards[{index}].args.{name}", value, "reward"
 
 
 def _reward_file(reward: RewardSpec, folder: Path) -> Path | None:

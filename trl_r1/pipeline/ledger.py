@@ -37,6 +37,7 @@ class Input:
         stage: the stage that made it, if one of this run did.
         artifact: the artifact's name, then.
         fingerprint: the producer's, then.
+        commit: of the Hub, where it is a repository there.
     """
 
     key: str
@@ -46,6 +47,7 @@ class Input:
     stage: str | None = None
     artifact: str | None = None
     fingerprint: str | None = None
+    commit: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """`@name` and `@name/artifact`: how a recipe says that it goes on from an earlier stage.
 
+What `@hub:org/name` means is said in `trl_r1.hub.references`.
+
 Also the paths of a recipe: relative ones are looked for beside the recipe first, then in the
 working directory.
 """
@@ -10,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from trl_r1.hub.references import find_hub_folder, is_hub_reference, parse_hub_reference
 
 # What kind of thing an artifact folder holds; a name that is not here is a kind of its own.
 _KINDS = {"student": "model", "rollouts": "dataset", "samples": "dataset"}
@@ -50,8 +54,8 @@ def artifact_kind(artifact: str) -> str:
 
 
 def is_reference(value: Any) -> bool:
-    """Whether a value refers to a stage."""
-    return isinstance(value, str) and value.startswith("@")
+    """Whether a value refers to a stage; `@hub:org/name` refers to the Hub instead."""
+    return isinstance(value, str) and value.startswith("@") and not is_hub_reference(value)
 
 
 def is_model_key(key: str) -> bool:
@@ -86,9 +90,11 @@ def find_path(text: str, folder: Path) -> Path | None:
     """The absolute path of an existing file or folder that a recipe names, or None.
 
     Args:
-        text: as the recipe has it.
+        text: as the recipe has it; of `@hub:org/name` the folder in the Hub's cache, once fetched.
         folder: the recipe's folder.
     """
+    if is_hub_reference(text):
+        return find_hub_folder(text)
     try:
         path = Path(text).expanduser()
         for candidate in (folder / path, Path.cwd() / path):
@@ -98,6 +104,14 @@ def find_path(text: str, folder: Path) -> Path | None:
         # Too long for a name, `~` of an unknown user, a folder that is not ours: none is there.
         return None
     return None
+
+
+def outside_name(text: str, folder: Path) -> str:
+    """What libraries call a model or data set from outside the run: its folder, or its Hub id."""
+    path = find_path(text, folder)
+    if path is not None:
+        return str(path)
+    return parse_hub_reference(text).repo_id if is_hub_reference(text) else text
 
 
 def looks_like_path(text: str, folder: Path) -> bool:

@@ -99,11 +99,19 @@ class Runner:
         # What the imports made stays anyway; without it, collecting garbage after a stage is quick.
         gc.freeze()
         try:
-            self._run_all(work)
+            self._run_all(work, self._push([p.recipe for p in plan if p.action == "skip"]))
         finally:
             gc.unfreeze()
 
-    def _run_all(self, work: Sequence[PlannedStage]) -> None:
+    def _push(self, stages: Sequence[StageRecipe]) -> list[StageRecipe]:
+        """Push those that ask for it; returns those that did not arrive."""
+        if not any(recipe.values.get("push_to_hub") for recipe in stages):
+            return []
+        from trl_r1.hub.after_stage import push_stages
+
+        return push_stages(self.run_dir, self.pipeline.folder, stages, self.display.line)
+
+    def _run_all(self, work: Sequence[PlannedStage], unpushed: list[StageRecipe]) -> None:
         for number, planned in enumerate(work, start=1):
             recipe = planned.recipe
             how = (
@@ -131,6 +139,9 @@ class Runner:
                 text = text if len(text) <= 400 else f"{text[:397]}..."
                 text = f"{type(error).__name__}: {text}{_space_hint(self.run_dir)}"
                 raise StageFailedError(f"{recipe.name}: {text} {self._way_on(recipe)}") from error
+            unpushed += self._push([recipe])
+        if unpushed:
+            self._push(unpushed)
 
     def _way_on(self, recipe: StageRecipe) -> str:
         return (

@@ -16,7 +16,8 @@ from typing import TextIO
 from trl_r1.pipeline.check import Report, check_pipeline
 from trl_r1.pipeline.display import duration, make_display
 from trl_r1.pipeline.execution import Launch, find_launch
-from trl_r1.pipeline.hashing import FileHashes
+from trl_r1.pipeline.hashing import FileHashes, is_secret
+from trl_r1.pipeline.hub_inputs import hub_references
 from trl_r1.pipeline.ledger import StageFolder
 from trl_r1.pipeline.lock import RunLock
 from trl_r1.pipeline.mistakes import PipelineError
@@ -26,7 +27,8 @@ from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.pipeline.reading import read_pipeline
 from trl_r1.pipeline.recipe import Pipeline
 from trl_r1.pipeline.run import Runner
-from trl_r1.pipeline.table import print_table, write_run_file
+from trl_r1.pipeline.run_file import RunFile, write_run_file
+from trl_r1.pipeline.table import print_table
 from trl_r1.trust.visible_text import visible
 
 INTERRUPTED = 130
@@ -132,6 +134,8 @@ def run_pipeline(
     if report.mistakes:
         return 1
     selected = select(pipeline, first, last, only)
+    for reference in hub_references(pipeline, selected):
+        _say(log.screen, f"{reference.text}: fetched, at {reference.fetch()}")
     named = output_dir or Path("runs") / pipeline.name
     run_dir = named.absolute()
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -174,12 +178,27 @@ def _run_locked(
     for line in plan_lines(plan, run_dir):
         _say(log.screen, line)
     names = [stage.name for stage in pipeline.stages]
-    write_run_file(run_dir, pipeline.name, request.shown, names)
+    write_run_file(
+        run_dir,
+        RunFile(
+            pipeline.name,
+            request.shown,
+            tuple(names),
+            request.folder.absolute(),
+            tuple(text for text in request.settings if not is_secret(_key_of(text))),
+            request.seed,
+        ),
+    )
     display = make_display(log.screen)
     try:
         Runner(pipeline, run_dir, display, log, hashes, launch).run(plan)
     finally:
         display.close()
+
+
+def _key_of(setting: str) -> str:
+    """The last part of the key of `stage.key=value`."""
+    return setting.partition("=")[0].rpartition(".")[2].strip()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from trl_r1.pipeline.display import duration
-from trl_r1.pipeline.ledger import StageRecord, records, write_text
+from trl_r1.pipeline.ledger import StageRecord, records
 from trl_r1.pipeline.mistakes import PipelineError
+from trl_r1.pipeline.run_file import order_of
 
-RUN_FILE = "run.json"
 _HEADERS = (
     "stage",
     "starts from",
@@ -30,12 +30,6 @@ _LEFT_OUT = ((), ("data",), ("starts from", "data"), ("starts from", "data", _BE
 _SCORES = (("pass@1", 3), ("format", 3), ("mean_length", 0), ("general", 3), ("preference", 2))
 
 
-def write_run_file(run_dir: Path, name: str, recipes: str, stages: Sequence[str]) -> None:
-    """Remember the order of a run's stages."""
-    document = {"pipeline": name, "recipes": recipes, "stages": list(stages)}
-    write_text(run_dir / RUN_FILE, json.dumps(document, indent=1) + "\n")
-
-
 def table_rows(run_dir: Path, with_before: bool = True) -> tuple[list[tuple[str, ...]], list[str]]:
     """The rows of a run's table, and the lines below it: what rejection sampling left out.
 
@@ -50,22 +44,13 @@ def table_rows(run_dir: Path, with_before: bool = True) -> tuple[list[tuple[str,
     if not ledger:
         raise PipelineError(f"{run_dir} is not the folder of a run: it has no stages")
     rows, notes = [], []
-    for name in _order(run_dir, ledger):
+    for name in order_of(run_dir, ledger):
         record = ledger[name]
         rows.append(_row(record, with_before))
         if record.details.get("rejected"):
             reasons = ", ".join(f"{n} {why}" for why, n in record.details["rejected"].items())
             notes.append(f"{name} left out: {reasons}")
     return rows, notes
-
-
-def _order(run_dir: Path, ledger: Mapping[str, StageRecord]) -> list[str]:
-    try:
-        order = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8"))["stages"]
-    except (OSError, ValueError, KeyError):
-        order = []
-    listed = [name for name in order if name in ledger]
-    return [*listed, *(name for name in ledger if name not in listed)]
 
 
 def _row(record: StageRecord, with_before: bool) -> tuple[str, ...]:
@@ -112,6 +97,17 @@ def _join(names: Sequence[str]) -> str:
         name if name.startswith("@") or name.count("/") < 2 else Path(name).name for name in names
     ]
     return ", ".join(dict.fromkeys(short))
+
+
+def table_text(run_dir: Path) -> str:
+    """A run's table as text.
+
+    Raises:
+        PipelineError: not the folder of a run.
+    """
+    text = io.StringIO()
+    print_table(run_dir, text)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
 def print_table(run_dir: Path, stream: TextIO) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from trl_r1.pipeline.display import duration
 from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, read_record
 from trl_r1.pipeline.mistakes import PipelineError
-from trl_r1.pipeline.table import RUN_FILE
+from trl_r1.pipeline.run_file import RUN_FILE
 
 # Escapes, directional overrides and the like would change how the text around them is shown.
 _UNSEEN = re.compile(

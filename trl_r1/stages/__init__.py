@@ -11,7 +11,10 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from trl_r1.hub.checkpoints import CheckpointRepo
 
 _Config = TypeVar("_Config")
 
@@ -98,6 +101,7 @@ class StageContext:
             absolute paths and TRL's `output_dir` set to `checkpoints_dir`.
         rewards: parsed `rewards:`.
         on_progress: called with (step, max_steps, metrics) at each log; cheap, may be called often.
+        checkpoint_repo: where checkpoints are pushed while it trains; None to push none.
         wrap_sampler: put around what draws the samples of a data stage; a rehearsal's answers come
             in there.
     """
@@ -107,6 +111,7 @@ class StageContext:
     configs: tuple[Any, ...]
     rewards: tuple[RewardSpec, ...] = ()
     on_progress: Callable[[int, int, Mapping[str, float]], None] = lambda *_: None
+    checkpoint_repo: CheckpointRepo | None = None
     wrap_sampler: Callable[[Any], Any] = lambda sampler: sampler
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, Trainer, TrainerState
 
+from trl_r1.hub.checkpoints import OUTBOX, PushCheckpoints
 from trl_r1.stages import StageContext
 from trl_r1.training.arguments import ModelArguments
 from trl_r1.training.artifacts import save_model_artifact, write_details
@@ -54,6 +55,8 @@ def train_and_save(
     trainer.add_callback(MetricsFile(context.output_dir / metrics))
     trainer.add_callback(Progress(context.on_progress))
     trainer.add_callback(FlushCheckpoints())
+    if context.checkpoint_repo is not None and not part:
+        trainer.add_callback(PushCheckpoints(context.output_dir / OUTBOX, context.checkpoint_repo))
     num_processes = trainer.accelerator.num_processes
     if is_main:
         remove_incomplete_checkpoints(checkpoints, num_processes)

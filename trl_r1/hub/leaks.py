@@ -1,0 +1,36 @@
+"""Keeps tokens off the Hub: what is to be pushed is looked through first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from trl_r1.pipeline.mistakes import PipelineError
+
+# Text that people or programs write; weights and parquet hold none.
+_TEXT = (".yaml", ".yml", ".json", ".jsonl", ".md", ".py", ".txt", ".toml", ".cfg", ".html", ".csv")
+_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}")
+
+
+def refuse_secrets(repo_id: str, files: Mapping[str, Path | bytes]) -> None:
+    """Look for tokens in files that are to be pushed.
+
+    Args:
+        repo_id: where they would go.
+        files: by their path there.
+
+    Raises:
+        PipelineError: one holds something that looks like a token; the text says where, not what.
+    """
+    for path, content in files.items():
+        if isinstance(content, Path) and content.suffix.lower() not in _TEXT:
+            continue
+        data = content.read_bytes() if isinstance(content, Path) else content
+        for number, line in enumerate(data.decode(errors="replace").splitlines(), start=1):
+            if _TOKEN.search(line):
+                where = content if isinstance(content, Path) else path
+                raise PipelineError(
+                    f"{where}, line {number} holds what looks like a token, so {repo_id} is not "
+                    "pushed; take it out (HF_TOKEN and `hf auth login` need none in a file)"
+                )

@@ -1,0 +1,262 @@
+"""Puts a run that was pushed back into a folder, so that a pipeline goes on from it.
+
+A stage appears in one piece, after its artifacts have the hashes that its record tells. What was
+fetched of it before a kill is not fetched again. Nothing of what is fetched is run, and no name in
+it may lead out of the folder.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trl_r1.hub.client import hub_errors, make_api
+from trl_r1.hub.contents import visible_files
+from trl_r1.hub.record import (
+    HUB_FILE,
+    HubRecord,
+    PushedRepo,
+    read_hub_record,
+    write_hub_record,
+)
+from trl_r1.pipeline.hashing import FileHashes
+from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, read_record
+from trl_r1.pipeline.lock import RunLock
+from trl_r1.pipeline.mistakes import PipelineError, one_of, suggestion
+from trl_r1.pipeline.run_file import RUN_FILE, RunFile, read_run_file, write_run_file
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+_WORK = ".pull"  # in the run's folder: what is fetched, and not yet in its place
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class Puller:
+    """Fetches one run.
+
+    Args:
+        repo_id: the run's own repository.
+        revision: branch, tag or commit of it; its main branch by default.
+        say: gets a line for each thing done.
+    """
+
+    def __init__(self, repo_id: str, revision: str | None, say: Callable[[str], None]) -> None:
+        self.repo_id = repo_id
+        self.revision = revision
+        self.say = say
+        self.api: HfApi = make_api()
+        self.hashes = FileHashes()
+
+    def pull(
+        self,
+        output_dir: Path | None = None,
+        recipes: Path | None = None,
+        stages: Sequence[str] | None = None,
+    ) -> Path:
+        """Fetch the run; returns its folder.
+
+        Args:
+            output_dir: folder of the run; `runs/<pipeline>` by default.
+            recipes: folder for its recipes; `<pipeline>` by default.
+            stages: names; all by default.
+
+        Raises:
+            PipelineError: it is no run, something is in its way, or a hash is not the record's.
+            HubError: the Hub refuses, or can't be reached.
+        """
+        with hub_errors(f"looking for {self.repo_id}"):
+            info = self.api.repo_info(self.repo_id, repo_type="dataset", revision=self.revision)
+        commit = str(info.sha)
+        pushed, run = self._documents(commit)
+        run_dir = output_dir or Path("runs") / run.pipeline
+        recipes = recipes or Path(run.pipeline)
+        with RunLock(run_dir / ".lock"):
+            work = run_dir / _WORK
+            told = self._fetch(self.repo_id, "dataset", commit, work / "run")
+            ledger = _ledger(told)
+            chosen = _chosen(ledger, stages)
+            self._refuse_what_is_in_the_way(run_dir, run, [ledger[name] for name in chosen])
+            place = self._put_recipes(told / "recipes", recipes)
+            for name in chosen:
+                self._pull_stage(run_dir, told, ledger[name], pushed)
+            run = replace(run, folder=place.absolute() if place else Path(), recipes=str(recipes))
+            write_run_file(run_dir, run)
+            own = PushedRepo(self.repo_id, "dataset", commit, _hashes_of(told, self.hashes))
+            write_hub_record(run_dir, pushed.with_repo(own))
+            for file in ("report.html",):
+                if (told / file).is_file():
+                    shutil.copyfile(told / file, run_dir / file)
+            shutil.rmtree(work, ignore_errors=True)
+        self._say_how_to_go_on(run_dir, place, run, len(chosen))
+        return run_dir
+
+    def _documents(self, commit: str) -> tuple[HubRecord, RunFile]:
+        """`hub.json` and `run.json` of the run's repository."""
+        from huggingface_hub.errors import EntryNotFoundError
+
+        files = []
+        for name in (HUB_FILE, RUN_FILE):
+            try:
+                with hub_errors(f"reading {name} of {self.repo_id}"):
+                    path = self.api.hf_hub_download(
+                        self.repo_id, name, repo_type="dataset", revision=commit
+                    )
+            except PipelineError as error:
+                if isinstance(error.__cause__, EntryNotFoundError):
+                    raise PipelineError(
+                        f"{self.repo_id} holds no run (no {name}); name the repository that "
+                        "`trl-r1 push` printed"
+                    ) from error
+                raise
+            files.append(Path(path))
+        pushed = read_hub_record(files[0])
+        run = read_run_file(files[1].parent)
+        assert pushed is not None, "the file was fetched"
+        if not _NAME.fullmatch(run.pipeline):
+            raise PipelineError(f"{self.repo_id}: {run.pipeline!r} is no name of a pipeline")
+        return pushed, run
+
+    def _refuse_what_is_in_the_way(
+        self, run_dir: Path, run: RunFile, ledger: Sequence[StageRecord]
+    ) -> None:
+        """Before anything is fetched: nothing that is here may be lost."""
+        if (run_dir / RUN_FILE).is_file() and read_run_file(run_dir).id != run.id:
+            raise PipelineError(
+                f"{run_dir} holds another run; use --output_dir for another folder, and then "
+                "`trl-r1 run` with the same"
+            )
+        for record in ledger:
+            place = run_dir / record.name
+            if place.exists() and not _is_here(record, place):
+                raise PipelineError(
+                    f"{place} is in the way: it is not what {self.repo_id} holds; move it away, or "
+                    "use --output_dir for another folder"
+                )
+
+    def _fetch(self, repo_id: str, repo_type: str, commit: str, folder: Path) -> Path:
+        """Fetch a repository's files; those that are there whole are not fetched again."""
+        with hub_errors(f"fetching {repo_id}"):
+            self.api.snapshot_download(
+                repo_id, repo_type=repo_type, revision=commit, local_dir=folder
+            )
+        return folder
+
+    def _pull_stage(
+        self, run_dir: Path, told: Path, record: StageRecord, pushed: HubRecord
+    ) -> None:
+        place = run_dir / record.name
+        if _is_here(record, place):
+            self.say(f"{record.name}: is here already")
+            return
+        repos = {r.artifact: r for r in pushed.repos.values() if r.stage == record.name}
+        missing = [name for name in record.artifacts if name not in repos]
+        if missing:
+            self.say(f"{record.name}: left out; its {', '.join(missing)} was not pushed")
+            return
+        work = run_dir / _WORK / record.name
+        for name, entry in record.artifacts.items():
+            repo = repos[name]
+            folder = self._fetch(repo.repo_id, repo.repo_type, repo.commit, work / name)
+            _restore_card(folder, told / "stages" / record.name / name)
+            if self.hashes.path(folder) != entry["hash"]:
+                raise PipelineError(
+                    f"{repo.repo_id} at {repo.commit[:8]} is not the {name} that the record of "
+                    f"{record.name} tells: its hash differs; remove {folder} to fetch it again, "
+                    "and if that does not help, ask who pushed it"
+                )
+        shutil.copytree(told / "stages" / record.name, work, dirs_exist_ok=True)
+        for name in record.artifacts:
+            shutil.rmtree(work / name / ".cache", ignore_errors=True)
+        work.rename(place)
+        self.say(f"{record.name}: {', '.join(record.artifacts) or 'its scores'}")
+
+    def _put_recipes(self, source: Path, target: Path) -> Path | None:
+        """Put the recipes where a person edits them; what is there already is left alone."""
+        if not source.is_dir():
+            return None
+        if target.exists():
+            names = visible_files(source)
+            same = target.is_dir() and all(_equal(source / name, target / name) for name in names)
+            if not same:
+                raise PipelineError(
+                    f"{target} is there already and is not the recipes of {self.repo_id}; name "
+                    "another folder for them with --recipes"
+                )
+            return target
+        partial = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, partial)
+        partial.rename(target)
+        return target
+
+    def _say_how_to_go_on(
+        self, run_dir: Path, recipes: Path | None, run: RunFile, num_stages: int
+    ) -> None:
+        self.say(f"{run_dir}: {num_stages} stages")
+        if recipes is None:
+            self.say("its recipes were not pushed; --recipes of `trl-r1 push` would")
+            return
+        code = [name for name in visible_files(recipes) if name.endswith(".py")]
+        if code:
+            self.say(
+                f"{recipes} brings code of its own ({', '.join(code)}); "
+                f"`trl-r1 check --untrusted {recipes}` shows it and runs nothing"
+            )
+        options = [f"--set {text}" for text in run.settings]
+        options += [f"--seed {run.seed}"] if run.seed is not None else []
+        if run_dir != Path("runs") / run.pipeline:
+            options.append(f"--output_dir {run_dir}")
+        self.say(" ".join(["go on: trl-r1 run", str(recipes), *options]))
+
+
+def _is_here(record: StageRecord, place: Path) -> bool:
+    """Whether a stage is in its place, whole and as its record says."""
+    here = read_record(place) if place.is_dir() else None
+    return here is not None and here == record and damage(here, place) is None
+
+
+def _ledger(told: Path) -> dict[str, StageRecord]:
+    """The records of a run that was fetched, by stage.
+
+    Raises:
+        PipelineError: a name in them is none that a run would give.
+    """
+    found = {}
+    for path in sorted((told / "stages").glob(f"*/{RECORD_FILE}")):
+        record = read_record(path.parent)
+        assert record is not None, "the file is there"
+        names = [record.name, *record.artifacts]
+        if record.name != path.parent.name or not all(map(_NAME.fullmatch, names)):
+            raise PipelineError(f"{path.parent.name}: its record holds names that no run gives")
+        found[record.name] = record
+    return found
+
+
+def _chosen(ledger: dict[str, StageRecord], stages: Sequence[str] | None) -> list[str]:
+    for name in stages or ():
+        if name not in ledger:
+            hint = suggestion(name, ledger) or f"; there are {one_of(ledger)}"
+            raise PipelineError(f"--stages: no stage {name!r} in it{hint}")
+    return [name for name in ledger if stages is None or name in stages]
+
+
+def _restore_card(folder: Path, told: Path) -> None:
+    """Put an artifact's own card, if it had one, in the place of the Hub's."""
+    (folder / ".gitattributes").unlink(missing_ok=True)
+    (folder / "README.md").unlink(missing_ok=True)
+    if (told / "README.md").is_file():
+        shutil.copyfile(told / "README.md", folder / "README.md")
+
+
+def _hashes_of(folder: Path, hashes: FileHashes) -> dict[str, str]:
+    return {path: hashes.path(folder / path) for path in visible_files(folder)}
+
+
+def _equal(one: Path, other: Path) -> bool:
+    return other.is_file() and one.read_bytes() == other.read_bytes()
