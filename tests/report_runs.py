@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trl_r1.evaluation.record import keep_some
 from trl_r1.pipeline.ledger import Input, StageRecord, write_record
 from trl_r1.pipeline.run_file import RunFile, write_run_file
 
@@ -46,6 +47,8 @@ def write_run(folder: Path, steps: int = 12, rows: int = 8, text: str = "") -> P
     alarm = {"step": 5, "monitor": "kl_runaway", "action": "warn", "seen": "KL 3.1", "since": 4}
     advice = {"meaning": "too far", "advice": "beta 0.01", "figures": {}}
     (folder / "zero" / "monitors.jsonl").write_text(json.dumps({**alarm, **advice}) + "\n")
+    write_scored(folder / "zero" / "evaluation" / "before.parquet", text)
+    write_scored(folder / "zero" / "evaluation" / "after.parquet", text)
     for step in range(steps):
         write_rollouts(folder / "zero" / "rollouts", step, rows, text)
     picked = StageRecord(
@@ -114,6 +117,30 @@ def write_rollouts(folder: Path, step: int, rows: int, text: str = "") -> None:
         "is_used": [True] * rows,
     }
     pq.write_table(pa.table(columns), folder / f"step-{step:07d}-0000-rank-000.parquet")
+
+
+def write_scored(path: Path, text: str = "") -> None:
+    """Samples of a scoring: one right, one wrong, one that could not be graded, one of small talk
+    that a preference model scored."""
+    question = [{"role": "user", "content": f"3+4=? {text}"}]
+    right = f"<think>steps {text}</think><answer>7</answer>"
+    common = {
+        **{"prompt": question, "token_ids": [1], "token_source": "engine", "num_tokens": 20},
+        **{"is_truncated": False, "finish_reason": "stop", "seed": 1, "solution": "7"},
+        **{"task": "digit_sums", "problem_hash": "aa", "is_general": False},
+        **{"is_well_formed": True, "preference": None, "answer": "7", "language_share": 0.25},
+    }
+    talk = {"is_general": True, "task": "my_talk", "solution": None, "answer": None}
+    rows = [
+        {"completion": right, "score": 1.0},
+        {"completion": "<answer>8</answer>", "score": 0.0, "answer": "8", "is_well_formed": False},
+        {"completion": right, "score": None, "answer": None},
+        {"completion": "hi", "score": 0.5, "preference": 0.75, "language_share": None, **talk},
+    ]
+    keep_some(
+        path,
+        [{**common, "prompt_index": i, "sample_index": 0, **row} for i, row in enumerate(rows)],
+    )
 
 
 def completion(step: int, row: int, right: bool, empty: bool, text: str) -> str:

@@ -22,7 +22,7 @@ from trl_r1 import cli
 from trl_r1.pipeline.ledger import Input, StageRecord, read_record
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.reasoning_format import get_format
-from trl_r1.report import samples
+from trl_r1.report import sample_cards, samples
 from trl_r1.report.curves import thin
 from trl_r1.report.lineage import BOX, draw_lineage
 from trl_r1.report.page import collect, render
@@ -86,8 +86,12 @@ def test_a_report_shows_scores_curves_outcomes_lineage_alarms_and_samples(tmp_pa
     assert panels["kl"]["series"][0]["y"][6] == 9.0
     assert [s["label"] for s in panels["rewards"]["series"]] == ["math_answer", "think_format"]
     assert {box["name"] for box in run["boxes"]} == {"base", "zero", "picked"}
-    (source,) = data["samples"]["sources"]
-    assert (source["shown"], source["total"]) == (96, 96)
+    sources = [(s["kind"], s["shown"], s["total"]) for s in data["samples"]["sources"]]
+    assert sources == [
+        ("held-out, before the stage", 4, 4),
+        ("held-out, after the stage", 4, 4),
+        ("rollouts", 96, 96),
+    ]
 
 
 def test_several_runs_are_in_one_report_and_their_names_differ(tmp_path: Path) -> None:
@@ -145,8 +149,8 @@ def test_names_in_the_ledger_are_escaped(tmp_path: Path) -> None:
 
 
 def test_a_long_text_loses_its_middle() -> None:
-    text = samples.shorten("a" * 600_000 + "b" * 400_000)
-    assert len(text) < samples.MAX_TEXT + 100
+    text = sample_cards.shorten("a" * 600_000 + "b" * 400_000)
+    assert len(text) < sample_cards.MAX_TEXT + 100
     assert "994,000 characters are left out here" in text
     assert text.endswith("b")
 
@@ -160,17 +164,20 @@ def test_a_large_run_gives_a_bounded_page_that_says_how_much_it_shows(
     table = pq.read_table(next((run / "zero" / "rollouts").glob("*.parquet")))
     for path in (run / "zero" / "rollouts").glob("*.parquet"):
         path.unlink()
+    for path in (run / "zero" / "evaluation").iterdir():
+        pq.write_table(pq.read_table(path).take(list(range(4)) * 100), path)
     many = table.take(list(range(20)) * 250)
     for step in range(20):
         pq.write_table(many, run / "zero" / "rollouts" / f"step-{step:07d}-0000-rank-000.parquet")
     text = report(run)
     assert len(text.encode()) < 20e6
     data = data_of(text)
-    (source,) = data["samples"]["sources"]
+    *scored, source = data["samples"]["sources"]
     assert source["total"] == 100_000
-    assert 0 < source["shown"] <= samples.MAX_SAMPLES
+    assert len(data["samples"]["rows"]) <= samples.MAX_SAMPLES
+    assert source["shown"] == samples.MAX_SAMPLES - sum(own["shown"] for own in scored)
     assert f"{source['shown']:,} of 100,000" in text
-    assert f"{source['shown']:,} of 100,000 samples" in capsys.readouterr().out
+    assert f"{samples.MAX_SAMPLES:,} of 100,800 samples" in capsys.readouterr().out
     series = data["runs"][0]["curves"]["zero"]["panels"][5]["series"][0]
     assert (series["n"], max(series["y"]), series["x"][-1]) == (2000, 9.0, 2000)
     assert len(series["x"]) <= 400
@@ -179,7 +186,7 @@ def test_a_large_run_gives_a_bounded_page_that_says_how_much_it_shows(
 def test_the_samples_are_cut_at_a_number_of_bytes_evenly(tmp_path: Path) -> None:
     run = write_run(tmp_path / "small", steps=40, text="<" * 2000)
     chosen = samples.choose_samples(read_runs([run]), max_bytes=400_000)
-    steps = {row["t"] for row in chosen["rows"]}
+    steps = {row["t"] for row in chosen["rows"] if row["t"] is not None}
     assert len(json.dumps(chosen["rows"])) < 400_000
     assert len(chosen["rows"]) < 40
     assert min(steps) < 8
@@ -188,6 +195,7 @@ def test_the_samples_are_cut_at_a_number_of_bytes_evenly(tmp_path: Path) -> None
 
 def test_rare_tasks_and_outcomes_are_among_the_samples(tmp_path: Path) -> None:
     run = write_run(tmp_path / "small", steps=1, rows=400)
+    shutil.rmtree(run / "zero" / "evaluation")
     chosen = samples.choose_samples(read_runs([run]), max_samples=8)
     tasks = {chosen["texts"][row["k"]] for row in chosen["rows"]}
     assert tasks == {"sums", "rare"}
@@ -202,7 +210,7 @@ def test_every_verdict_says_which_reward_gave_what_and_why(tmp_path: Path) -> No
     def said(row: dict[str, Any]) -> list[tuple[str, float, float, str]]:
         return [(texts[n], value, weight, texts[why]) for n, value, weight, _, why, _ in row["w"]]
 
-    rows = {row["p"][0][1].strip(): row for row in chosen["rows"]}
+    rows = {row["p"][0][1].strip(): row for row in chosen["rows"] if row["t"] is not None}
     assert said(rows["0+2=?"]) == [
         ("math_answer_reward", 1.0, 1.0, "the answer “2” agrees with the expected “2”"),
         ("think_format_reward", 1.0, 0.2, "the response is well-formed"),
@@ -215,17 +223,71 @@ def test_every_verdict_says_which_reward_gave_what_and_why(tmp_path: Path) -> No
     assert form[3].startswith("not well-formed: ")
 
 
+def test_what_an_evaluation_says_of_a_sample_is_explained(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small", steps=1, rows=4)
+    chosen = samples.choose_samples(read_runs([run]))
+    texts = chosen["texts"]
+    rows = sorted((row for row in chosen["rows"] if row["s"] == 0), key=lambda row: row["a"])
+    said = [[(texts[w[0]], w[1], w[2], texts[w[4]]) for w in row["w"]] for row in rows]
+    language = ("language", 0.25, None, "share of the reasoning's words in the problem's language")
+    assert [row["o"] for row in rows] == ["right", "not graded", "wrong", "wrong"]
+    assert said[0] == [
+        ("math_answer_reward", 1.0, None, "the answer “7” agrees with the expected “7”"),
+        ("format", 1.0, None, "the response is well-formed"),
+        language,
+    ]
+    why = "it could not be graded, which counts as wrong"
+    assert said[1][0] == ("math_answer_reward", None, None, why)
+    assert said[2] == [
+        ("math_answer_reward", 0.0, None, "the answer “8” does not agree with the expected “7”"),
+        ("format", 0.0, None, "not well-formed: no closed <think>"),
+        language,
+    ]
+    assert said[3] == [
+        ("grader", 0.5, None, "counts as wrong, as anything below 1 does"),
+        ("preference", 0.75, None, "by the preference model; it says nothing of right or wrong"),
+    ]
+
+
+def test_a_source_s_samples_that_are_few_leave_their_room_to_others() -> None:
+    assert samples._shares([4, 1000, 90], 300) == [4, 206, 90]
+    assert samples._shares([500, 500, 500], 300) == [100, 100, 100]
+    assert samples._shares([1, 2], 300) == [1, 2]
+    assert samples._shares([], 300) == []
+
+
+def test_figure_1_holds_the_held_out_scores_with_their_intervals(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small")
+    panels = data_of(report(run))["runs"][0]["curves"]["zero"]["panels"]
+    accuracy, length = (panel["series"][-1] for panel in panels[:2])
+    assert accuracy == {
+        **{"label": "held-out", "x": [0, 12], "y": [0.25, 0.75], "n": 0},
+        **{"low": [None, 0.7], "high": [None, 0.8]},
+    }
+    assert (length["x"], length["y"], length["low"]) == ([0, 12], [10, 20], [None, None])
+
+
+def test_a_model_s_row_has_what_later_stages_scored_of_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "small")
+    record = json.loads((run / "zero" / "stage.json").read_text())
+    record["scores"]["before"].update({"preference": 0.4, "pass@1": 0.9})
+    (run / "zero" / "stage.json").write_text(json.dumps(record))
+    base, zero = table_rows(read_run(run, "small"))
+    assert [cell["text"] for cell in base["cells"]] == ["0.250", "0.500", "10.0", "", "0.40"]
+    assert [cell["text"] for cell in zero["cells"]] == ["0.750", "1.000", "20.0", "", ""]
+
+
 def test_reasoning_is_told_from_the_answer_and_nothing_is_lost() -> None:
     fmt = get_format("zero_bare")
     prefilled = get_format("r1_prefilled")
-    assert samples.split_shown("<think>a\n</think><answer>2</answer>", fmt) == (
+    assert sample_cards.split_shown("<think>a\n</think><answer>2</answer>", fmt) == (
         "a",
         "<answer>2</answer>",
     )
-    assert samples.split_shown("only text", fmt) == (None, "only text")
-    assert samples.split_shown("<think>cut", fmt) == ("cut", "")
-    assert samples.split_shown("a</think>2", prefilled) == ("a", "2")
-    reasoning, answer = samples.split_shown("before <think>a</think>b", fmt)
+    assert sample_cards.split_shown("only text", fmt) == (None, "only text")
+    assert sample_cards.split_shown("<think>cut", fmt) == ("cut", "")
+    assert sample_cards.split_shown("a</think>2", prefilled) == ("a", "2")
+    reasoning, answer = sample_cards.split_shown("before <think>a</think>b", fmt)
     assert reasoning == "before <think>a"
     assert answer == "b"
 
@@ -485,4 +547,4 @@ def test_rollouts_that_are_written_while_the_report_is_made_do_no_harm(tmp_path:
     path = run / "zero" / "rollouts" / "step-0000099-0000-rank-000.parquet"
     path.rename(path.with_name(f".{path.name}.partial"))
     sources = collect(read_runs([run]))["samples"]["sources"]
-    assert [source["total"] for source in sources] == [96]
+    assert [source["total"] for source in sources] == [4, 4, 96]

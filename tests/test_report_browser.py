@@ -146,7 +146,7 @@ def test_two_runs_are_drawn_over_one_another(two_runs: Path) -> None:
     async def look(page: Page) -> None:
         await click_through(page)
         names = "document.querySelector('#figure-1-panels .legend').textContent"
-        assert await page.ask(names) == "firstsecondpass@1majority vote"
+        assert await page.ask(names) == "firstsecondpass@1majority voteheld-out"
         lines = "document.querySelectorAll('#figure-1-panels figure:first-child .curve[d]').length"
         drawn = await page.ask(lines)
         await page.click("#figure-1-panels .legend button", 2)
@@ -183,10 +183,13 @@ def test_figures_and_the_lineage_are_read_by_keyboard(one_run: Path) -> None:
 
     async def look(page: Page) -> None:
         await page.ask("document.querySelector('#figure-1-panels svg[role=img]').focus()")
-        await press(page, "ArrowRight")
-        await press(page, "ArrowRight")
         said = "document.querySelector('#figure-1-panels [aria-live]').textContent"
-        assert (await page.ask(said)).startswith("step 2:")
+        await press(page, "End")
+        assert "held-out 0.75 (0.7 to 0.8)" in await page.ask(said)
+        await press(page, "Home")
+        assert await page.ask(said) == "step 0: held-out 0.25"
+        await press(page, "ArrowRight")
+        assert (await page.ask(said)).startswith("step 1: pass@1 0.01")
         await press(page, "Escape")
         assert await page.ask("document.querySelector('#figure-1-panels .tip-box').hidden")
         await page.ask("document.querySelector('.box').focus()")

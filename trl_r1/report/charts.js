@@ -77,7 +77,8 @@ function chart(panel, lines, bands, marks) {
   keys.forEach(([label, covers, look], i) => {
     const line = { ...lines.find(covers), ...look };
     const swatch = shape("svg", { "aria-hidden": "true", class: line.colour === null ? "plain" : `c${line.colour}`, viewBox: "0 0 22 8" });
-    swatch.append(shape("path", { class: "curve", d: "M0 4H22", "stroke-dasharray": DASHES[line.dash] }));
+    if (line.low) swatch.append(...points([11], [4], [0], [8], line));
+    else swatch.append(shape("path", { class: "curve", d: "M0 4H22", "stroke-dasharray": DASHES[line.dash] }));
     const button = node("button", { type: "button", "aria-pressed": "true" }, swatch, node("bdi", { text: label }));
     button.addEventListener("click", () => {
       if (off.has(i)) off.delete(i); else off.add(i);
@@ -100,7 +101,7 @@ function chart(panel, lines, bands, marks) {
     const shown = lines.filter((_, i) => !hidden.has(i));
     const areas = bands.filter((band) => shown.some((line) => line.colour === band.colour));
     const xs = lines.flatMap((line) => [line.x[0], line.x[line.x.length - 1]]);
-    const ys = (shown.length ? shown : lines).flatMap((line) => line.y).concat(areas.flatMap((band) => band.low.concat(band.high)));
+    const ys = (shown.length ? shown : lines).flatMap((line) => line.y.concat(line.low || [], line.high || [])).filter((y) => y !== null).concat(areas.flatMap((band) => band.low.concat(band.high)));
     let left = Math.min(...xs), right = Math.max(...xs);
     if (left > 0 && left < 0.12 * right) left = 0;
     if (left === right) { left -= 1; right += 1; }
@@ -145,9 +146,10 @@ function chart(panel, lines, bands, marks) {
       svg.append(line, head);
     }
     for (const line of shown) {
-      const points = line.x.map((x, i) => `${X(x).toFixed(1)} ${Y(line.y[i]).toFixed(1)}`);
-      if (points.length === 1) svg.append(shape("circle", { class: `spot c${line.colour}`, cx: X(line.x[0]), cy: Y(line.y[0]), r: 4 }));
-      else svg.append(shape("path", { class: `curve c${line.colour}`, d: `M${points.join("L")}`, "stroke-dasharray": DASHES[line.dash] }));
+      const way = line.x.map((x, i) => `${X(x).toFixed(1)} ${Y(line.y[i]).toFixed(1)}`);
+      if (line.low) svg.append(...points(line.x.map(X), line.y.map(Y), line.high.map((y) => y === null ? null : Y(y)), line.low.map((y) => y === null ? null : Y(y)), line));
+      else if (way.length === 1) svg.append(shape("circle", { class: `spot c${line.colour}`, cx: X(line.x[0]), cy: Y(line.y[0]), r: 4 }));
+      else svg.append(shape("path", { class: `curve c${line.colour}`, d: `M${way.join("L")}`, "stroke-dasharray": DASHES[line.dash] }));
     }
     if (place !== null) point(place);
   }
@@ -163,9 +165,10 @@ function chart(panel, lines, bands, marks) {
     const rows = [];
     for (const line of scale.shown) {
       const i = nearest(line.x, step), y = line.y[i];
+      if (line.low && line.x[i] !== step) continue;
       if (step < line.x[0] || step > line.x[line.x.length - 1]) continue;
       svg.append(shape("circle", { class: `spot hover c${line.colour}`, cx: scale.X(line.x[i]), cy: scale.Y(y), r: 4 }));
-      rows.push([line.x[i] === step ? line.label : `${line.label} (step ${line.x[i].toLocaleString("en")})`, short(y)]);
+      rows.push([line.x[i] === step ? line.label : `${line.label} (step ${line.x[i].toLocaleString("en")})`, line.low && line.low[i] !== null ? `${short(y)} (${short(line.low[i])} to ${short(line.high[i])})` : short(y)]);
     }
     box.replaceChildren(node("b", { text: `step ${step.toLocaleString("en")}` }), ...rows.map(([name, value]) => node("div", {}, node("bdi", { text: name }), node("span", { text: value }))));
     said.textContent = `step ${step}: ${rows.map((row) => row.join(" ")).join(", ")}`;
@@ -200,6 +203,14 @@ function chart(panel, lines, bands, marks) {
   });
   new ResizeObserver(() => { if (!scale || Math.abs(scale.width - Math.max(figure.clientWidth - 26, 200)) > 1) draw(); }).observe(figure);
   return figure;
+}
+
+// Spots with the ends of their intervals, in pixels; no ends where there is no interval.
+function points(xs, ys, tops, bottoms, line) {
+  return xs.flatMap((x, i) => [
+    ...(tops[i] === null ? [] : [shape("path", { class: `whisker c${line.colour}`, d: `M${x - 5} ${tops[i]}h10M${x - 5} ${bottoms[i]}h10M${x} ${tops[i]}V${bottoms[i]}` })]),
+    shape("circle", { class: `spot c${line.colour}`, cx: x, cy: ys[i], r: 3 }),
+  ]);
 }
 
 function summary(line) {

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trl_r1.report.reading import Stage, finite, read_lines, visible
+from trl_r1.report.stage_table import interval
 
 MAX_POINTS = 400
 # Panels in the order of the page: id, title, unit, (label, metrics of which the first is taken).
@@ -23,7 +24,7 @@ _PANELS: tuple[tuple[str, str, str, tuple[tuple[str, tuple[str, ...]], ...]], ..
         (
             ("pass@1", ("pass@1", "accuracy")),
             ("majority vote", ("majority_accuracy",)),
-            ("held-out", ("eval_accuracy", "eval_pass@1")),
+            ("while training", ("eval_accuracy", "eval_pass@1")),
         ),
     ),
     ("length", "Response length", "tokens", (("mean", ("completions/mean_length",)),)),
@@ -89,6 +90,8 @@ def stage_curves(stage: Stage, notes: list[str]) -> dict[str, Any] | None:
             continue
         curves = [_curve(label, series, names) for label, names in (*lines, *_named(ident, series))]
         shown = [curve for curve in curves if curve]
+        if shown and (points := held_out(stage, ident, max(curve["x"][-1] for curve in shown))):
+            shown.append(points)
         if shown:
             panel: dict[str, Any] = {"id": ident, "title": title, "unit": unit, "series": shown}
             if ident == "length":
@@ -152,6 +155,30 @@ def _curve(
     points = thin(list(series[name].items()))
     xs, ys = [x for x, _ in points], [_short(y) for _, y in points]
     return {"label": visible(label), "x": xs, "y": ys, "n": len(series[name])}
+
+
+def held_out(stage: Stage, ident: str, last_step: float) -> dict[str, Any] | None:
+    """The scores before and after a stage as a line of two points, with their intervals.
+
+    Args:
+        stage: the stage.
+        ident: of the panel; only those of Figure 1 have such a score.
+        last_step: where the score after the stage stands.
+    """
+    key = {"accuracy": "pass@1", "length": "mean_length"}.get(ident)
+    points: list[tuple[float, float, float | None, float | None]] = []
+    for when, step in (("before", 0.0), ("after", last_step)):
+        scores = stage.record.scores.get(when)
+        if key is None or not isinstance(scores, Mapping):
+            continue
+        if (value := finite(scores.get(key))) is not None:
+            ends = interval(scores, key)
+            low, high = (None, None) if ends is None else map(_short, ends)
+            points.append((step, _short(value), low, high))
+    if not points:
+        return None
+    steps, values, lows, highs = (list(column) for column in zip(*points, strict=True))
+    return {"label": "held-out", "x": steps, "y": values, "low": lows, "high": highs, "n": 0}
 
 
 def _band(series: Mapping[str, Mapping[float, float]]) -> dict[str, Any] | None:

@@ -42,6 +42,7 @@ def sampling_outcomes(run: Run) -> list[dict[str, Any]]:
                 "word": visible(word).replace("_", " "),
                 "count": count,
                 "share": count / total,
+                "percent": "<0.1%" if 0 < count / total < 0.0005 else f"{count / total:.1%}",
                 "meaning": REASONS.get(word.replace(" ", "_"), ""),
                 "kept": word == "kept",
             }

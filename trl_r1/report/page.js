@@ -17,7 +17,7 @@ function figures(stage, wanted) {
         run: label,
         name: series.label,
         label: several ? `${label}: ${series.label}` : series.label,
-        colour: (several ? index : i) % 8,
+        colour: several ? index % 8 : series.low ? 3 : i % 8,
         dash: (several ? i : Math.floor(i / 8)) % DASHES.length,
       }));
       if (panel.band) bands.push({ ...panel.band, colour: several ? index % 8 : 0 });

@@ -92,20 +92,37 @@ def _draw_panel(axis: Any, curves: Sequence[tuple[str, dict[str, Any]]], ident: 
                               color=_COLOURS[run % len(_COLOURS)])  # fmt: skip
         for place, series in enumerate(panel["series"]):
             several = len(curves) > 1
+            colour = run if several else 3 if "low" in series else place
             name = f"{label}: {series['label']}" if several else series["label"]
-            axis.plot(
-                series["x"],
-                series["y"],
+            _draw_series(
+                axis,
+                series,
                 # A name that starts with an underscore has no place in matplotlib's legends.
                 label=f" {name}".replace("$", r"\$"),
-                color=_COLOURS[(run if several else place) % len(_COLOURS)],
+                color=_COLOURS[colour % len(_COLOURS)],
                 linestyle=_DASHES[place % len(_DASHES)] if several else "-",
-                lw=1.3,
             )
             number += 1
+    for step in {alarm["step"] for _, own in curves for alarm in own["alarms"]} - {None}:
+        axis.axvline(step, color="#b3261e", lw=1.0, linestyle=(0, (5, 3)))
     axis.set_xlabel("step", fontsize=8)
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
     if number > 1:
         axis.legend(fontsize=7, frameon=False)
+
+
+def _draw_series(axis: Any, series: dict[str, Any], linestyle: str, **look: Any) -> None:
+    xs, ys = series["x"], series["y"]
+    if "low" not in series:
+        # A single point is no line yet.
+        axis.plot(xs, ys, linestyle=linestyle, lw=1.3, marker="o" if len(xs) == 1 else "", **look)
+        return
+    ends = zip(ys, series["low"], series["high"], strict=True)
+    errors = [
+        (0.0, 0.0) if low is None else (max(y - low, 0.0), max(high - y, 0.0))
+        for y, low, high in ends
+    ]
+    axis.errorbar(xs, ys, yerr=list(zip(*errors, strict=True)), fmt="o", ms=4, capsize=3, lw=1.3,
+                  **look)  # fmt: skip

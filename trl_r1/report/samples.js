@@ -7,7 +7,7 @@ function showSamples(data, runs) {
   const pagers = document.querySelectorAll("[data-pager]"), count = document.getElementById("count");
   let page = 0, found = rows;
   const unique = (values) => [...new Set(values)];
-  const where = (source) => `${source.stage}/${source.kind}`;
+  const where = (source) => `${source.stage}: ${source.kind}`;
   const choices = {
     run: ["Run", unique(sources.map((s) => runs[s.run].label)), (row) => runs[sources[row.s].run].label],
     stage: ["Stage", unique(sources.map(where)), (row) => where(sources[row.s])],
@@ -39,7 +39,7 @@ function showSamples(data, runs) {
     page = 0;
     show();
   }
-  const total = (row) => row.w.reduce((sum, [, value, weight]) => sum + (value === null ? 0 : value * weight), 0);
+  const total = (row) => row.w.reduce((sum, [, value, weight]) => sum + (value === null ? 0 : value * (weight ?? 1)), 0);
 
   function show() {
     const pages = Math.max(1, Math.ceil(found.length / PAGE));
@@ -73,12 +73,12 @@ function showSamples(data, runs) {
   }
 
   function verdicts(row) {
-    const body = node("tbody");
+    const body = node("tbody"), isWeighted = row.w.some(([, , weight]) => weight !== null);
     for (const [name, value, weight, word, why, purpose] of row.w) {
       body.append(node("tr", {},
         node("th", { scope: "row", title: texts[purpose] }, node("code", { text: texts[name] })),
         node("td", { class: "num", text: value === null ? "–" : short(value) }),
-        node("td", { class: "num", text: `× ${short(weight)}` }),
+        ...(isWeighted ? [node("td", { class: "num", text: weight === null ? "" : `× ${short(weight)}` })] : []),
         node("td", { text: [texts[word] === "ok" ? "" : texts[word], texts[why]].filter(Boolean).join(": ") })));
     }
     const parts = [];
@@ -86,7 +86,7 @@ function showSamples(data, runs) {
     if (row.d !== null) parts.push(`advantage ${short(row.d)}${row.d === 0 ? " (teaches nothing: no spread in its group)" : ""}`);
     if (row.f !== null) parts.push(`form: ${texts[row.f]}`);
     const made = node("div", {});
-    if (row.w.length) made.append(node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Verdicts" }, node("table", { class: "verdicts" }, node("thead", {}, node("tr", {}, ...[["reward", ""], ["gave", "num"], ["weight", "num"], ["why", ""]].map(([text, kind]) => node("th", { scope: "col", text, class: kind })))), body)));
+    if (row.w.length) made.append(node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Verdicts" }, node("table", { class: "verdicts" }, node("thead", {}, node("tr", {}, ...[["reward", ""], ["gave", "num"], ...(isWeighted ? [["weight", "num"]] : []), ["why", ""]].map(([text, kind]) => node("th", { scope: "col", text, class: kind })))), body)));
     if (parts.length) made.append(node("p", { class: "caption", text: parts.join(" · ") }));
     return made;
   }

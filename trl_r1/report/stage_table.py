@@ -51,6 +51,7 @@ def _role(record: StageRecord, parent: StageRecord | None, is_student: bool) -> 
             "cold_start": "R1 Dev1: cold start",
             "mixed_sft": "R1 Dev3: mixed SFT",
             "distillation": "Distilled student",
+            "evaluation": "Evaluation",
         }
         return names.get(record.stage, "")
     if parent is not None and parent.stage == "cold_start":
@@ -80,11 +81,11 @@ def table_rows(run: Run) -> list[dict[str, Any]]:
     Args:
         run: the run.
     """
-    roles, rows, known = stage_roles(run), [], set()
+    roles, rows, known = stage_roles(run), list[dict[str, Any]](), set[str | None]()
+    later = _scored_later(run)
     for stage in run.stages:
         if stage.record.scores.get("after"):
-            artifacts = list(stage.record.artifacts.values())
-            known.add(str(artifacts[0].get("hash")) if artifacts else None)
+            known.add(_made(stage.record))
     for stage in run.stages:
         record, start = stage.record, _start(stage.record)
         before = record.scores.get("before")
@@ -97,13 +98,33 @@ def table_rows(run: Run) -> list[dict[str, Any]]:
         if not roles[stage.name] and not record.scores:
             continue
         after = record.scores.get("after")
+        if record.stage == "evaluation":
+            after = record.scores
         status = "" if record.status == "finished" else record.status
         source = next((item.source for item in record.inputs if item.role == "weights"), "")
         time = time_text(record)
         scores = after if isinstance(after, dict) else {}
+        # A preference model that is trained later scores a model only where a stage starts from it.
+        scores = {**later.get(_made(record) or "", {}), **scores}
         rows.append(_row(stage.name, roles[stage.name], source, scores, time, status))
     _mark_best(rows)
     return rows
+
+
+def _made(record: StageRecord) -> str | None:
+    """Hash of the model that a stage made."""
+    model = next(iter(record.artifacts.values()), None)
+    return str(model["hash"]) if isinstance(model, Mapping) and model.get("hash") else None
+
+
+def _scored_later(run: Run) -> dict[str, dict[str, Any]]:
+    """By the hash of a model, what the stages that start from it stored of it before they ran."""
+    found: dict[str, dict[str, Any]] = {}
+    for stage in run.stages:
+        before, start = stage.record.scores.get("before"), _start(stage.record)
+        if isinstance(before, dict) and start is not None:
+            found[start] = {**before, **found.get(start, {})}
+    return found
 
 
 def _row(

@@ -129,10 +129,32 @@ def reason(
     if value is None:
         return _WORDS["not gradable"]
     if "math_answer" in name or name.startswith("choice"):
-        got = f"the answer {_clip(answer)}" if answer else "no final answer was found; the text"
-        verb = "agrees" if value >= 1 else "does not agree"
-        return f"{got} {verb} with the expected {_clip(gold)}" if gold is not None else f"{got}"
+        return _compared(value, answer, gold)
     return reward_purpose(name)
+
+
+def reason_of_score(name: str, score: float | None, answer: str | None, gold: Any) -> str:
+    """Why an evaluation counted a sample as it did.
+
+    Args:
+        name: of the task's grader.
+        score: what that gave; None where it could not grade.
+        answer: the final answer as the grader read it.
+        gold: the expected answer.
+    """
+    if score is None:
+        return "it could not be graded, which counts as wrong"
+    if answer is None and score <= 0 and "math_answer" in name:
+        return "no final answer was found"
+    if answer is None:
+        return "counts as right" if score >= 1 else "counts as wrong, as anything below 1 does"
+    return _compared(score, answer, gold)
+
+
+def _compared(value: float, answer: str | None, gold: Any) -> str:
+    got = f"the answer {_clip(answer)}" if answer else "no final answer was found; the text"
+    verb = "agrees" if value >= 1 else "does not agree"
+    return f"{got} {verb} with the expected {_clip(gold)}" if gold is not None else got
 
 
 def _clip(text: Any) -> str:
