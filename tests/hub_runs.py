@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from trl_r1.hub.cards import Link, Subject
 from trl_r1.pipeline.ledger import Input, StageRecord
 from trl_r1.pipeline.references import artifact_kind
-from trl_r1.pipeline.table import write_run_file
+from trl_r1.pipeline.run_file import RunFile, write_run_file
 
 SCORED_ON = {
     "datasets": [{"task": "digit_sums", "split": "test", "num_rows": 400}],
@@ -123,7 +123,7 @@ def _record(
 def write_folders(run_dir: Path, ledger: Mapping[str, StageRecord]) -> None:
     """The folders of a run's artifacts, with two rows in each data set."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    write_run_file(run_dir, "small", "recipes/small", list(ledger))
+    write_run_file(run_dir, RunFile("small", "recipes/small", tuple(ledger)))
     rows = [
         {"prompt": [{"role": "user", "content": f"{i}+1=?"}], "completion": str(i + 1),
          "solution": str(i + 1), "task": "digit_sums"}

@@ -153,6 +153,7 @@ class Pusher:
             links=self._links(),
             repo_id=artifact.repo_id,
             run_link=self.run_repo if self._has_run_repo() else None,
+            recipes=contents.recipes,
         )
         card = model_card(subject) if artifact.repo_type == "model" else dataset_card(subject)
         pushed = PushedRepo(

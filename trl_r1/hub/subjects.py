@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from trl_r1.pipeline.ledger import Input, StageRecord
-from trl_r1.pipeline.table import RUN_FILE
 
 _PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}
 
@@ -49,6 +47,7 @@ class Subject:
         links: where the artifacts that are pushed lie, by stage and artifact.
         repo_id: where this one will lie.
         run_link: repository of the run itself, a data set.
+        recipes: folder of the run's recipes, where their relative paths start; None if not known.
     """
 
     run: str
@@ -60,6 +59,7 @@ class Subject:
     links: Mapping[tuple[str, str], Link]
     repo_id: str
     run_link: str | None = None
+    recipes: Path | None = None
 
     @property
     def hash(self) -> str | None:
@@ -75,15 +75,6 @@ class Subject:
     def is_adapter(self) -> bool:
         """Whether its folder holds an adapter without the weights it stands on."""
         return (self.folder / "adapter_config.json").is_file()
-
-    @property
-    def recipes(self) -> Path | None:
-        """The folder of the run's recipes, where their relative paths start; None if not known."""
-        try:
-            text = (self.folder.parent.parent / RUN_FILE).read_text(encoding="utf-8")
-            return Path(json.loads(text)["recipes"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
     def uses(self, item: Input) -> bool:
         """Whether an input of another stage is this artifact as it is."""
