@@ -72,6 +72,7 @@ def test_scores_after_the_stage_are_model_index_entries_with_how_they_were_measu
     assert name == "small-zero"
     found = {(r.dataset_type, r.metric_type): r for r in results}
     assert set(found) == {("digit_sums", "pass@1"), ("small_talk", "accuracy")}
+    assert len(results) == 2, "those of the model it starts from are no results of this one"
     right = found["digit_sums", "pass@1"]
     assert (right.task_type, right.metric_value, right.verified) == ("text-generation", 0.75, False)
     assert right.dataset_split == "test"
@@ -211,6 +212,24 @@ def test_the_drawing_has_each_way_that_something_flowed_in(run_dir: Path) -> Non
     assert nodes[mark[1]] == "general"
 
 
+def test_the_order_of_a_ledger_is_that_of_the_run_whatever_the_names(run_dir: Path) -> None:
+    by_name = dict(sorted(LEDGER.items()))
+    assert list(by_name)[:2] == ["base", "cold"], "which comes after `zero` and `picked`"
+    in_order = model_card(subject(run_dir, LEDGER, "general"))
+    assert model_card(subject(run_dir, by_name, "general")) == in_order
+    assert "Data and rewards alone: from `zero`, `picked`, `pref`." in in_order
+
+
+def test_a_teacher_is_a_model_and_no_data_set(run_dir: Path, tmp_path: Path) -> None:
+    teacher = Input("teacher_model_name_or_path", "lab/teacher", "data")
+    files = Input("datasets[0].dataset_name", "hf://datasets/lab/rows/a.jsonl", "data")
+    cold = replace(LEDGER["cold"], inputs=(*LEDGER["cold"].inputs, teacher, files))
+    text = model_card(subject(run_dir, {**LEDGER, "cold": cold}, "cold"))
+    assert load_model_card(text, tmp_path).data.datasets == ["lab/rows"]
+    assert "[lab/teacher](https://huggingface.co/lab/teacher)" in text
+    assert "[lab/rows](https://huggingface.co/datasets/lab/rows)" in text
+
+
 def test_what_was_made_anew_since_is_linked_to_nothing(run_dir: Path, tmp_path: Path) -> None:
     new = {"model": {"hash": "dd" * 16, "kind": "model"}}
     ledger = {**LEDGER, "cold": replace(LEDGER["cold"], artifacts=new)}
@@ -322,6 +341,12 @@ def test_a_data_set_tells_rows_columns_reasons_and_a_row(run_dir: Path, tmp_path
     row = json.loads(section(text, "A row").partition("```json\n")[2].partition("\n```")[0])
     assert row["prompt"] == [{"role": "user", "content": "0+1=?"}]
     assert "Weights of the model that wrote it: from `base`, `zero`." in text
+
+
+def test_the_samples_of_an_evaluation_tell_its_scores(run_dir: Path) -> None:
+    told = section(dataset_card(subject(run_dir, LEDGER, "exam", "samples")), "Scores")
+    assert "| right answers (pass@1) | 0.125 (0.100 to 0.150) |" in told
+    assert "`gsm8k` (test). 8 samples each, temperature 0.6, top-p 0.95" in told
 
 
 def test_the_steps_of_a_folder_s_own_card_are_kept_for_the_next_command(

@@ -124,6 +124,11 @@ def test_no_link_or_image_but_ours_reaches_the_page(
             if token.type == "link_open":
                 seen += 1
                 assert re.match(r"https://(huggingface\.co/|arxiv\.org/abs/)", token.attrs["href"])
+            if token.type == "inline":
+                # GitHub's Markdown makes links of bare addresses, too.
+                bare = re.sub(r"`[^`]*`|\]\([^)]*\)", "", token.content)
+                assert "://" not in bare, place
+                assert "www." not in bare, place
     assert seen > 10
 
 

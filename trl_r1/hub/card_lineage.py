@@ -12,6 +12,7 @@ from huggingface_hub.utils._validators import validate_repo_id
 from trl_r1.hub.card_text import block, code, drawn, inline, link, table
 from trl_r1.hub.subjects import Link, hash_of, link_of, repo_url, start_of
 from trl_r1.pipeline.ledger import Input, StageRecord, data_ancestors, weight_ancestors
+from trl_r1.pipeline.references import is_model_key
 from trl_r1.report.reading import Run, Stage
 from trl_r1.report.stage_table import stage_roles
 from trl_r1.tasks import find_task, is_task_file
@@ -35,6 +36,7 @@ STAGE_WORDS = {
     "distillation": "SFT of a smaller model on what a bigger one wrote",
     "evaluation": "evaluation of a model on held-out problems",
 }
+_HUB_DATA = "hf://datasets/"
 _ARROWS = {"weights": "==>", "data": "-->", "reward": "-.->"}
 
 
@@ -107,9 +109,17 @@ def used_by(ledger: Ledger, names: Iterable[str]) -> list[Used]:
     return list(found.values())
 
 
+def is_model(item: Input) -> bool:
+    """Whether an input is a model; one may teach by its answers, and so flow in as data."""
+    last = item.key.rpartition(".")[2].partition("[")[0]
+    return item.role == "weights" or is_model_key(last)
+
+
 def hub_id(item: Input) -> str | None:
     """The Hub id that an input from outside names; None for a file, a task or a reward."""
     name = item.source.partition(":")[0]
+    if item.source.startswith(_HUB_DATA):
+        name = "/".join(item.source.removeprefix(_HUB_DATA).split("/")[:2]).partition("@")[0]
     if item.stage is not None or item.hash is not None or name.count("/") != 1:
         return None
     try:
@@ -157,7 +167,7 @@ def _place(item: Input, ledger: Ledger, links: Links) -> str:
     name = hub_id(item)
     if name is None:
         return ""
-    return link(name, repo_url(name, "dataset" if item.role == "data" else "model"))
+    return link(name, repo_url(name, "model" if is_model(item) else "dataset"))
 
 
 def ancestry(ledger: Ledger, stage: str) -> str:

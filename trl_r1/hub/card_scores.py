@@ -7,7 +7,7 @@ stages that were about this very model, by its content hash. Nothing is measured
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def measured(subject: Subject) -> list[list[Measured]]:
     found = [_by_runner(subject)]
     for other in subject.ledger.values():
         if other.stage == "evaluation" and any(subject.uses(item) for item in other.inputs):
-            found.append(list(_by_stage(subject, other)))
+            found.append(_by_stage(subject, other))
     return [group for group in found if any(one.is_own and one.scores for one in group)]
 
 
@@ -83,20 +83,22 @@ def _by_runner(subject: Subject) -> list[Measured]:
     return []
 
 
-def _by_stage(subject: Subject, record: StageRecord) -> Iterator[Measured]:
+def _by_stage(subject: Subject, record: StageRecord) -> list[Measured]:
     """The scores of an evaluation stage, each task for itself where it kept them so."""
     names = {field.name for field in fields(EvaluationSettings)}
     given = {key: value for key, value in record.recipe.items() if key in names}
     settings = {**asdict(EvaluationSettings()), "seed": record.seed, **given}
     tasks = _tasks_of(subject.folder.parent.parent / record.name / RECORD_FILE)
     number = record.details.get("problems")
+    parts = []
     for name, scores in tasks.items():
-        own = [source for source in settings["datasets"] if _task_name(source) == name]
-        if len(tasks) > 1 and len(own) == 1:
+        own = [source for source in settings["datasets"] if source.get("task") == name]
+        if len(own) == 1:
             title = f"{code(record.name)}: {code(name)}"
-            yield Measured(title, scores, {**settings, "datasets": own})
-    if len(tasks) <= 1 or len(settings["datasets"]) != len(tasks):
-        yield Measured(code(record.name), record.scores, settings, num_problems=number)
+            parts.append(Measured(title, scores, {**settings, "datasets": own}))
+    if len(parts) > 1 and len(parts) == len(tasks):
+        return parts
+    return [Measured(code(record.name), record.scores, settings, num_problems=number)]
 
 
 def _tasks_of(path: Path) -> dict[str, Any]:
@@ -108,15 +110,25 @@ def _tasks_of(path: Path) -> dict[str, Any]:
 
 
 def scores_section(subject: Subject) -> str:
-    """Tables of scores with what they were measured on; empty without any."""
+    """Tables of a model's scores with what they were measured on; empty without any."""
+    told = [*_tables(measured(subject)), _pairs_words(subject.record)]
+    return "\n\n".join(filter(None, told))
+
+
+def evaluation_section(subject: Subject) -> str:
+    """The scores of an evaluation stage, for the card of its samples; empty without any."""
+    return "\n\n".join(_tables([_by_stage(subject, subject.record)]))
+
+
+def _tables(groups: list[list[Measured]]) -> list[str]:
     parts = []
-    for group in measured(subject):
+    for group in groups:
         keys = list(dict.fromkeys(key for one in group for key in one.scores))
         cells = {key: [_cell(one.scores, key) for one in group] for key in keys}
         rows = [[inline(_word(key)), *row] for key, row in cells.items() if any(row)]
         parts.append(table(["score", *(one.title for one in group)], rows))
         parts.append(_measured_on(group[-1]))
-    return "\n\n".join([*parts, *filter(None, [_pairs_words(subject.record)])])
+    return parts
 
 
 def headline(subject: Subject) -> str:
@@ -180,10 +192,6 @@ def _source_words(source: Mapping[str, Any]) -> str:
     count = source.get("num_rows")
     number = f", {count} rows" if isinstance(count, int) else ""
     return f"{code(_source_name(source))} ({inline(source.get('split') or 'test')}{number})"
-
-
-def _task_name(source: Mapping[str, Any]) -> str:
-    return str(source.get("task") or "none")
 
 
 def _source_name(source: Mapping[str, Any]) -> str:

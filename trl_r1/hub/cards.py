@@ -31,11 +31,12 @@ from trl_r1.hub.card_lineage import (
     hub_id,
     in_order,
     inputs_of,
+    is_model,
     lineage_table,
     role_names,
 )
 from trl_r1.hub.card_making import making_section
-from trl_r1.hub.card_scores import eval_results, scores_section
+from trl_r1.hub.card_scores import eval_results, evaluation_section, scores_section
 from trl_r1.hub.card_text import block, code, inline, link, one_line, public_data, table
 from trl_r1.hub.card_usage import adapter_base, data_usage, model_usage, reward_usage
 from trl_r1.hub.card_words import (
@@ -146,7 +147,8 @@ def dataset_card(subject: Subject) -> str:
         "": data_intro(subject, files.num_rows),
         "Use": data_usage(subject),
         "Columns": columns_table(files.schema),
-        "A row": block(sample_row(files), "json"),
+        "A row": block(row, "json") if (row := sample_row(files)) else "",
+        "Scores": evaluation_section(subject) if record.stage == "evaluation" else "",
         "What was kept": left_out_table(record),
         "Steps": steps_table(log),
         "How it was made": making_section(record),
@@ -184,7 +186,7 @@ def run_card(
         "Stages": block(table, "text"),
         "Models and data": _links_table(ledger, links, roles, names),
         "Lineage": f"{drawing(ledger, names, roles)}\n\n{lineage_table(ledger, links, names)}",
-        "Get it back": block(f"trl-r1 pull {repo_id} --output_dir runs/restored", "bash"),
+        "Get it back": f"{_BACK_TEXT}\n\n{block(f'trl-r1 pull {repo_id}', 'bash')}",
     }
     return _page(data, inline(run), sections)
 
@@ -194,6 +196,12 @@ _RUN_TEXT = (
     "[DeepSeek-R1 recipe](https://arxiv.org/abs/2501.12948) with Hugging Face TRL. Here lie its "
     "recipes, ledger, curves and samples; models and data lie in repositories of their own, each "
     "at the commit that the table links to."
+)
+
+
+_BACK_TEXT = (
+    "All of it, checked by content hash. The command prints how to go on: run again as it is, the "
+    "pipeline finds every stage finished; after a change it makes anew what depends on that."
 )
 
 
@@ -231,7 +239,9 @@ def _datasets(subject: Subject) -> list[str]:
     for item in inputs_of(subject.record):
         place = link_of(item, subject.ledger, subject.links)
         name = place.repo_id if place is not None else hub_id(item)
-        if item.role == "data" and name is not None and name not in found:
+        is_data = item.role == "data" and not is_model(item)
+        is_data = is_data and (place is None or place.repo_type == "dataset")
+        if is_data and name is not None and name not in found:
             found.append(name)
     return found
 

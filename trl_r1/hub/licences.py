@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from huggingface_hub import DatasetCard, ModelCard, hf_hub_download
 
-from trl_r1.hub.card_lineage import Ledger, ancestors, hub_id, inputs_of
+from trl_r1.hub.card_lineage import Ledger, ancestors, hub_id, inputs_of, is_model
 from trl_r1.hub.subjects import repo_url, start_of
 from trl_r1.pipeline.ledger import Input, StageRecord
 from trl_r1.pipeline.references import find_path
@@ -119,12 +119,13 @@ def outside_licence(
     local = find_path(item.source, folder or Path.cwd())
     if local is not None:
         place = local if local.is_dir() else local.parent
-        return _from_card(item.source, item.role, place / CARD_FILE, None)
+        kind = "model" if is_model(item) else "dataset"
+        return _from_card(item.source, kind, place / CARD_FILE, None)
     name = hub_id(item)
     if name is None:
         return Licence(item.source)
-    kind = "dataset" if item.role == "data" else "model"
-    return _from_card(item.source, item.role, _fetched(name, kind, revision), repo_url(name, kind))
+    kind = "model" if is_model(item) else "dataset"
+    return _from_card(item.source, kind, _fetched(name, kind, revision), repo_url(name, kind))
 
 
 @cache
@@ -139,10 +140,10 @@ def _fetched(name: str, kind: str, revision: str | None) -> Path | None:
     return Path(path)
 
 
-def _from_card(holder: str, role: str, path: Path | None, page: str | None) -> Licence:
+def _from_card(holder: str, kind: str, path: Path | None, page: str | None) -> Licence:
     if path is None or not path.is_file():
         return Licence(holder)
-    card_type = DatasetCard if role == "data" else ModelCard
+    card_type = DatasetCard if kind == "dataset" else ModelCard
     try:
         data = card_type.load(path, ignore_metadata_errors=True).data
     except (OSError, ValueError, TypeError, yaml.YAMLError):
