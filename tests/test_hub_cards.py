@@ -296,6 +296,25 @@ def test_the_licence_and_the_base_of_a_hub_id_are_those_of_its_repository(
     assert card.data.language == ["fr"]
 
 
+def test_a_reference_to_the_hub_is_pinned_at_the_commit_that_was_used(
+    run_dir: Path, tmp_path: Path, fake_hub: FakeHub
+) -> None:
+    fake_hub.api.create_repo("lab/start")
+    upload = fake_hub.api.upload_file
+    used = upload(path_or_fileobj=b"---\nlicense: mit\n---\n", path_in_repo="README.md",
+                  repo_id="lab/start").oid  # fmt: skip
+    upload(path_or_fileobj=b"---\nlicense: gemma\n---\n", path_in_repo="README.md",
+           repo_id="lab/start")  # fmt: skip
+    start = Input("model_name_or_path", "@hub:lab/start@main", "weights", "ab" * 16, commit=used)
+    rows = Input("datasets[0].dataset_name", "@hub:lab/rows", "data", "cd" * 16)
+    zero = replace(LEDGER["zero"], inputs=(start, rows))
+    card = load_model_card(model_card(subject(run_dir, {**LEDGER, "zero": zero}, "zero")), tmp_path)
+    assert (card.data.base_model, card.data.datasets) == ("lab/start", ["lab/rows"])
+    assert card.data.license == "mit", "that of the commit, not of today"
+    assert f"[lab/start@{used[:8]}]" in card.text
+    assert f"/lab/start/tree/{used})" in card.text
+
+
 def test_the_hub_takes_every_card_of_a_run(run_dir: Path, fake_hub: FakeHub) -> None:
     for record in LEDGER.values():
         for name, artifact in record.artifacts.items():

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 
 from trl_r1.hub.card_text import block, code, drawn, inline, link, table
+from trl_r1.hub.references import is_hub_reference, parse_hub_reference
 from trl_r1.hub.subjects import Link, hash_of, link_of, repo_url, start_of
 from trl_r1.pipeline.ledger import Input, StageRecord, data_ancestors, weight_ancestors
+from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.references import is_model_key
 from trl_r1.report.reading import Run, Stage
 from trl_r1.report.stage_table import stage_roles
@@ -117,6 +120,8 @@ def is_model(item: Input) -> bool:
 
 def hub_id(item: Input) -> str | None:
     """The Hub id that an input from outside names; None for a file, a task or a reward."""
+    if is_hub_reference(item.source):
+        return _reference(item.source)[0]
     name = item.source.partition(":")[0]
     if item.source.startswith(_HUB_DATA):
         name = "/".join(item.source.removeprefix(_HUB_DATA).split("/")[:2]).partition("@")[0]
@@ -127,6 +132,20 @@ def hub_id(item: Input) -> str | None:
     except HFValidationError:
         return None
     return name
+
+
+def hub_revision(item: Input) -> str | None:
+    """The commit of an input from the Hub, or else the revision that it names."""
+    return item.commit or _reference(item.source)[1]
+
+
+def _reference(source: str) -> tuple[str | None, str | None]:
+    """Id and revision of `@hub:owner/name@revision`."""
+    try:
+        found = parse_hub_reference(source)
+    except PipelineError:
+        return None, None
+    return found.repo_id, found.revision
 
 
 def lineage_table(ledger: Ledger, links: Links, names: Iterable[str]) -> str:
@@ -167,7 +186,13 @@ def _place(item: Input, ledger: Ledger, links: Links) -> str:
     name = hub_id(item)
     if name is None:
         return ""
-    return link(name, repo_url(name, "model" if is_model(item) else "dataset"))
+    page, revision = repo_url(name, "model" if is_model(item) else "dataset"), hub_revision(item)
+    if revision is None:
+        return link(name, page)
+    return link(
+        f"{name}@{inline(revision[:8] if item.commit else revision, 40)}",
+        f"{page}/tree/{quote(revision, safe='')}",
+    )
 
 
 def ancestry(ledger: Ledger, stage: str) -> str:

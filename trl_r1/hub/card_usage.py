@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trl_r1.evaluation.record import KEPT_FOLDER
-from trl_r1.hub.card_lineage import hub_id
+from trl_r1.hub.card_lineage import hub_id, hub_revision
 from trl_r1.hub.card_text import block, code, public_data
 from trl_r1.hub.subjects import Link, Subject, link_of, start_of
 from trl_r1.pipeline.ledger import StageRecord
@@ -155,7 +155,7 @@ def adapter_base(subject: Subject) -> tuple[str, str | None] | None:
             return None
         if start.stage is None:
             name = hub_id(start)
-            revision = record.recipe.get("model_revision")
+            revision = hub_revision(start) or record.recipe.get("model_revision")
             return None if name is None else (name, str(revision) if revision else None)
         if not adapter_config(run_dir / start.stage / str(start.artifact)):
             found: Link | None = link_of(start, subject.ledger, subject.links)

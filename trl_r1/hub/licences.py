@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from huggingface_hub import DatasetCard, ModelCard, hf_hub_download
 
-from trl_r1.hub.card_lineage import Ledger, ancestors, hub_id, inputs_of, is_model
+from trl_r1.hub.card_lineage import Ledger, ancestors, hub_id, hub_revision, inputs_of, is_model
 from trl_r1.hub.subjects import repo_url, start_of
 from trl_r1.pipeline.ledger import Input, StageRecord
 from trl_r1.pipeline.references import find_path
@@ -116,16 +116,15 @@ def outside_licence(
         task = find_task(item.source)
         is_own = task is not None and task.makes_rows and task.name != "reasoning_gym"
         return own_licence(item.source) if is_own else Licence(item.source)
+    name, kind = hub_id(item), "model" if is_model(item) else "dataset"
+    if name is not None:
+        path = _fetched(name, kind, hub_revision(item) or revision)
+        return _from_card(item.source, kind, path, repo_url(name, kind))
     local = find_path(item.source, folder or Path.cwd())
-    if local is not None:
-        place = local if local.is_dir() else local.parent
-        kind = "model" if is_model(item) else "dataset"
-        return _from_card(item.source, kind, place / CARD_FILE, None)
-    name = hub_id(item)
-    if name is None:
+    if local is None:
         return Licence(item.source)
-    kind = "model" if is_model(item) else "dataset"
-    return _from_card(item.source, kind, _fetched(name, kind, revision), repo_url(name, kind))
+    place = local if local.is_dir() else local.parent
+    return _from_card(item.source, kind, place / CARD_FILE, None)
 
 
 @cache
