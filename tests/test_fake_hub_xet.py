@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from fake_hub import FakeHub
 from huggingface_hub import CommitOperationAdd, CommitOperationCopy, snapshot_download
 from pushed_folder import MEGABYTE, downloaded, make_folder, sent, sha256, weights
@@ -25,6 +26,20 @@ def test_a_folder_comes_back_byte_for_byte(fake_xet_hub: FakeHub, tmp_path: Path
     # Neither way went by git-LFS.
     assert not sent(fake_xet_hub, "POST", "/info/lfs/")
     assert all(request.origin == "hub" for request in fake_xet_hub.requests)
+
+
+@pytest.mark.parametrize(("status", "num_requests"), [(403, 1), (429, 3), (500, 3)])
+def test_a_refused_token_is_a_connection_error_to_the_client(
+    fake_xet_hub: FakeHub, status: int, num_requests: int
+) -> None:
+    api = fake_xet_hub.api
+    api.create_repo("me/model")
+    fake_xet_hub.fail(path_regex="xet-write-token", status=status, times=None)
+    # Not the client's HfHubHTTPError: `hf_xet` asks for the token itself.
+    with pytest.raises(ConnectionError, match=str(status)):
+        api.upload_file(repo_id="me/model", path_or_fileobj=weights(), path_in_repo="a.bin")
+    assert len(sent(fake_xet_hub, "GET", "xet-write-token")) == num_requests
+    assert "a.bin" not in fake_xet_hub.files("me/model")
 
 
 def test_a_client_without_xet_downloads_the_same_bytes(
@@ -62,6 +77,7 @@ def test_a_subprocess_uploads_what_this_process_reads(
 def test_many_files_are_several_commits_of_upload_folder_and_one_of_create_commit(
     fake_xet_hub: FakeHub, tmp_path: Path
 ) -> None:
+    pytest.importorskip("huggingface_hub._upload_pipeline", reason="not in this huggingface_hub")
     api = fake_xet_hub.api
     api.create_repo("me/model")
     (tmp_path / "many").mkdir()

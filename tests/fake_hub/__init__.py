@@ -38,6 +38,12 @@ __all__ = ["FakeHub", "Request", "Stall"]
 AnyFault = TypeVar("AnyFault", bound=Fault)
 # Each registers its routes when it is imported.
 ROUTE_MODULES = (collections, files, large_files, repos)
+# `hf_xet` would ask for a token for minutes before it gives up.
+XET_PATIENCE = {
+    "HF_XET_CLIENT_RETRY_BASE_DELAY": "10ms",
+    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "2",
+    "HF_XET_TELEMETRY_ENABLED": "0",
+}
 PATIENCE = Path(__file__).parent / "patience"
 RESOLVE = "{repo_id}/resolve/{revision}/{filename}"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -180,6 +186,7 @@ class FakeHub:
             "HF_HUB_OFFLINE": "0",
             "HF_HUB_DISABLE_XET": "1" if self.site.chunks is None else "0",
             "HF_XET_CACHE": str(self.folder / "xet"),
+            **XET_PATIENCE,
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_UPDATE_CHECK": "1",
             "PYTHONPATH": os.pathsep.join(paths),
@@ -220,6 +227,8 @@ class FakeHub:
             patch.delenv(name.upper(), raising=False)
         patch.setenv("HF_TOKEN", self.token)
         patch.setenv("HF_XET_CACHE", str(self.folder / "xet"))
+        for name, value in XET_PATIENCE.items():
+            patch.setenv(name, value)
         for name, value in self._constants().items():
             patch.setattr(constants, name, value, raising=False)
         patch.setattr(hf_api.api, "endpoint", self.endpoint)
