@@ -14,8 +14,7 @@ from hub_runs import all_links, hash_for, scores, small_run, subject, weights, w
 from huggingface_hub import DatasetCard, ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from trl_r1.data.card import DataLog, card_text
-from trl_r1.hub.cards import Link, dataset_card, model_card, run_card
+from trl_r1.hub.cards import dataset_card, model_card, run_card
 from trl_r1.pipeline.ledger import Input, StageRecord
 
 LEDGER = small_run()
@@ -33,11 +32,6 @@ def load_model_card(text: str, tmp_path: Path) -> ModelCard:
     """A card as the Hub's own class reads it from a file."""
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
     return ModelCard.load(tmp_path / "README.md")
-
-
-def load_dataset_card(text: str, tmp_path: Path) -> DatasetCard:
-    (tmp_path / "README.md").write_text(text, encoding="utf-8")
-    return DatasetCard.load(tmp_path / "README.md")
 
 
 def section(text: str, heading: str) -> str:
@@ -241,61 +235,6 @@ def test_what_was_made_anew_since_is_linked_to_nothing(run_dir: Path, tmp_path: 
     assert load_model_card(text, tmp_path).data.base_model == "me/small-base-model"
 
 
-def outside(source: str, hash_: str | None = None) -> dict[str, StageRecord]:
-    """The small run, started from a model from outside instead of `@base`."""
-    start = Input("model_name_or_path", source, "weights", hash_)
-    zero = replace(LEDGER["zero"], inputs=(start, *LEDGER["zero"].inputs[1:]))
-    return {**LEDGER, "zero": zero}
-
-
-def write_base(folder: Path, header: str) -> str:
-    folder.mkdir()
-    (folder / "README.md").write_text(f"---\n{header}\n---\n# A base\n", encoding="utf-8")
-    return str(folder)
-
-
-def test_the_licence_is_that_of_the_folder_at_the_end_of_the_chain(
-    run_dir: Path, tmp_path: Path
-) -> None:
-    header = "license: other\nlicense_name: a-licence\nlicense_link: LICENSE\nlanguage: [de, en]"
-    base = write_base(tmp_path / "base", header)
-    ledger = outside(base, "ee" * 16)
-    card = load_model_card(model_card(subject(run_dir, ledger, "zero")), tmp_path)
-    assert card.data.license == "other"
-    assert card.data.license_name == "a-licence"
-    assert card.data.license_link is None, "a file that does not lie in this repository"
-    assert card.data.language == ["de", "en"]
-    assert card.data.base_model is None, "a folder is no model of the Hub"
-    assert "a-licence, that of `base`, which the weights come from." in card.text
-    # The sampled data carries no licence of its own, as one of its sources has another.
-    data = load_dataset_card(dataset_card(subject(run_dir, ledger, "picked", "dataset")), tmp_path)
-    assert data.data.license is None
-    assert "`digit_sums`: apache-2.0" in data.text
-
-
-def test_an_unknown_licence_is_said_to_be_unknown(run_dir: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "README.md").write_text("---\nlicense: [a\n---\n")
-    silent = write_base(tmp_path / "silent", "tags: [x]")
-    for source in (str(broken), silent, str(tmp_path / "gone"), "Qwen/Qwen2.5-0.5B"):
-        text = model_card(subject(run_dir, outside(source), "zero"))
-        assert load_model_card(text, tmp_path).data.license is None
-        assert "Not known: the weights come from" in section(text, "Licence")
-
-
-def test_the_licence_and_the_base_of_a_hub_id_are_those_of_its_repository(
-    run_dir: Path, tmp_path: Path, fake_hub: FakeHub
-) -> None:
-    fake_hub.api.create_repo("me/wide")
-    readme = b"---\nlicense: gemma\nlicense_link: LICENSE\nlanguage: fr\n---\n"
-    fake_hub.api.upload_file(path_or_fileobj=readme, path_in_repo="README.md", repo_id="me/wide")
-    card = load_model_card(model_card(subject(run_dir, outside("me/wide"), "zero")), tmp_path)
-    assert (card.data.license, card.data.base_model) == ("gemma", "me/wide")
-    assert str(card.data.license_link).endswith("/me/wide/blob/main/LICENSE")
-    assert card.data.language == ["fr"]
-
-
 def test_a_reference_to_the_hub_is_pinned_at_the_commit_that_was_used(
     run_dir: Path, tmp_path: Path, fake_hub: FakeHub
 ) -> None:
@@ -340,62 +279,3 @@ def test_how_a_model_was_made_is_told_with_its_whole_recipe(run_dir: Path) -> No
     assert "trl 1.16.0" in told
     assert "<summary>The whole recipe of this stage</summary>" in told
     assert "preset: zero\nlearning_rate: 0.0003\n" in told
-
-
-def test_a_data_set_tells_rows_columns_reasons_and_a_row(run_dir: Path, tmp_path: Path) -> None:
-    text = dataset_card(subject(run_dir, LEDGER, "picked", "dataset", LINKS))
-    card = load_dataset_card(text, tmp_path)
-    assert card.data.size_categories == ["n<1K"]
-    assert card.data.task_categories == ["text-generation"]
-    assert card.data.license == "apache-2.0"
-    assert card.data.get("configs") == [
-        {"config_name": "default", "data_files": [{"split": "train", "path": "*.parquet"}]}
-    ]
-    assert "2 rows: what was kept of a model's samples, for SFT. The model is `@zero`." in text
-    assert "| `prompt` | `messages` | messages up to the answer |" in text
-    told = section(text, "What was kept")
-    assert "Of 1,200 samples of 600 prompts:" in told
-    assert "| **kept** | 300 | 25.0% |" in told
-    assert "| wrong | 600 | 50.0% | a reward was below the limit |" in told
-    row = json.loads(section(text, "A row").partition("```json\n")[2].partition("\n```")[0])
-    assert row["prompt"] == [{"role": "user", "content": "0+1=?"}]
-    assert "Weights of the model that wrote it: from `base`, `zero`." in text
-
-
-def test_the_samples_of_an_evaluation_tell_its_scores(run_dir: Path) -> None:
-    told = section(dataset_card(subject(run_dir, LEDGER, "exam", "samples")), "Scores")
-    assert "| right answers (pass@1) | 0.125 (0.100 to 0.150) |" in told
-    assert "`gsm8k` (test). 8 samples each, temperature 0.6, top-p 0.95" in told
-
-
-def test_the_steps_of_a_folder_s_own_card_are_kept_for_the_next_command(
-    run_dir: Path, tmp_path: Path
-) -> None:
-    log = DataLog()
-    with log.step("dedup", 10, {"near": 0.8, "file": "/home/alice/rows.jsonl"}) as step:
-        step.rows_after, step.text = 8, "2 | near duplicates"
-    about = subject(run_dir, LEDGER, "picked", "dataset")
-    readme = about.folder / "README.md"
-    readme.write_text(card_text("Picked", log, {}), encoding="utf-8")
-    try:
-        text = dataset_card(about)
-    finally:
-        readme.unlink()
-    assert "| dedup | 10 → 8 | 2 &#124; near duplicates |" in section(text, "Steps")
-    (tmp_path / "README.md").write_text(text, encoding="utf-8")
-    (again,) = DataLog.of_folder(tmp_path).records
-    assert (again.step, again.rows_before, again.rows_after) == ("dedup", 10, 8)
-    assert again.settings == {"near": 0.8, "file": "rows.jsonl"}
-
-
-def test_the_card_of_a_run_links_to_all_that_it_left(tmp_path: Path) -> None:
-    links: dict[tuple[str, str], Link] = {k: v for k, v in LINKS.items() if k[0] != "exam"}
-    text = run_card("small", "A small run", LEDGER, links, "stage  pass@1\nzero   0.75", "me/small")
-    card = load_dataset_card(text, tmp_path)
-    assert card.data.get("viewer") is False
-    assert "```text\nstage  pass@1\nzero   0.75\n```" in section(text, "Stages")
-    told = section(text, "Models and data")
-    assert all(link.url in told for link in links.values())
-    (exam,) = [line for line in told.splitlines() if line.startswith("| `exam`")]
-    assert "not pushed" in exam
-    assert "trl-r1 pull me/small" in text

@@ -167,7 +167,10 @@ def _row(used: Used, ledger: Ledger, links: Links) -> list[str]:
     else:
         maker, what = _maker(item), item.source
     short = f"`{item.hash[:12]}`" if item.hash and item.hash.isalnum() else ""
-    return [code(what), maker, "; ".join(users), short, _place(item, ledger, links)]
+    place = place_words(item, ledger, links) or (
+        "made anew since" if _is_stale(item, ledger) else ""
+    )
+    return [code(what), maker, "; ".join(users), short, place]
 
 
 def _maker(item: Input) -> str:
@@ -176,23 +179,24 @@ def _maker(item: Input) -> str:
     return "a reward function" if item.role == "reward" else "outside of the run"
 
 
-def _place(item: Input, ledger: Ledger, links: Links) -> str:
+def _is_stale(item: Input, ledger: Ledger) -> bool:
+    """Whether an artifact of the run was made anew after it flowed in."""
+    return item.stage is not None and item.hash != hash_of(ledger.get(item.stage), item.artifact)
+
+
+def place_words(item: Input, ledger: Ledger, links: Links) -> str:
+    """A link to an input on the Hub, pinned where its commit is known; empty where none is."""
     found = link_of(item, ledger, links)
     if found is not None:
         return link(f"{found.repo_id}@{found.commit[:8]}", found.url)
-    if item.stage is not None:
-        is_other = item.hash != hash_of(ledger.get(item.stage), item.artifact)
-        return "made anew since" if is_other else ""
     name = hub_id(item)
     if name is None:
         return ""
     page, revision = repo_url(name, "model" if is_model(item) else "dataset"), hub_revision(item)
     if revision is None:
         return link(name, page)
-    return link(
-        f"{name}@{inline(revision[:8] if item.commit else revision, 40)}",
-        f"{page}/tree/{quote(revision, safe='')}",
-    )
+    short = revision[:8] if item.commit else inline(revision, 40)
+    return link(f"{name}@{short}", f"{page}/tree/{quote(revision, safe='')}")
 
 
 def ancestry(ledger: Ledger, stage: str) -> str:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trl_r1.hub.card_lineage import STAGE_WORDS, role_names
+from trl_r1.hub.card_lineage import STAGE_WORDS, place_words, role_names
 from trl_r1.hub.card_scores import headline
 from trl_r1.hub.card_text import block, code, inline, link
 from trl_r1.hub.licences import Licence
 from trl_r1.hub.subjects import Subject, repo_url, start_of
-from trl_r1.pipeline.ledger import weight_ancestors
+from trl_r1.pipeline.ledger import Input, weight_ancestors
 
 _PAPER = "[DeepSeek-R1 recipe](https://arxiv.org/abs/2501.12948)"
+# What a model is, by the name that `report.stage_table` gives it, with the paper's section.
+_ROLE_WORDS = {
+    "R1-Zero": "RL with rules as rewards, with no SFT before it in the run (section 2.2)",
+    "R1 Dev1: cold start": "SFT of the base on few, readable samples (section 2.3.1)",
+    "R1 Dev2: reasoning RL": "RL on reasoning problems, after the cold start (section 2.3.2)",
+    "R1 Dev3: mixed SFT": "SFT of the base on reasoning and general data (section 2.3.3)",
+    "R1: RL for all scenarios": "RL on reasoning and general prompts (section 2.3.4)",
+    "Distilled student": "SFT of a smaller model on what a bigger one wrote (section 2.4)",
+    "Student by RL alone (control)": "R1-Zero's RL on a small model, to compare (section 4.1)",
+}
 _DATA_WORDS = {
     "dataset": "what was kept of a model's samples, for SFT",
     "samples": "every sample of a model, with what was found of it",
@@ -28,11 +38,11 @@ def model_intro(subject: Subject) -> str:
     """What a model is."""
     record = subject.record
     role = role_names(subject.run, subject.ledger, subject.folder)[record.name]
-    words = STAGE_WORDS.get(record.stage, record.stage)
+    words = _ROLE_WORDS.get(role) or STAGE_WORDS.get(record.stage, record.stage)
     if subject.artifact == "student":
         role = "Student base"
     start = start_of(record)
-    origin = f" Its weights start from {code(start.source)}." if start is not None else ""
+    origin = f" Its weights start from {_named(subject, start)}." if start is not None else ""
     kind = "Whole weights."
     if subject.is_adapter:
         kind = "A LoRA adapter, without the model that it stands on."
@@ -48,8 +58,13 @@ def data_intro(subject: Subject, num_rows: int) -> str:
     words = _DATA_WORDS.get(subject.artifact, STAGE_WORDS.get(subject.record.stage, "data"))
     start = start_of(subject.record)
     verb = "policy starts from" if subject.artifact == "rollouts" else "model is"
-    origin = f" The {verb} {code(start.source)}." if start is not None else ""
+    origin = f" The {verb} {_named(subject, start)}." if start is not None else ""
     return f"{num_rows:,} rows: {words}.{origin}\n\n{_of_run(subject)}"
+
+
+def _named(subject: Subject, item: Input) -> str:
+    """A thing by its place on the Hub, or else as the recipe has it."""
+    return place_words(item, subject.ledger, subject.links) or code(item.source)
 
 
 def _of_run(subject: Subject) -> str:
