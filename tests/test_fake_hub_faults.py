@@ -105,6 +105,7 @@ def test_a_dropped_upload_is_sent_again_and_a_dropped_commit_is_not(fake_hub: Fa
     fake_hub.drop(path_regex="/commit/", response_bytes=0)
     with pytest.raises(TRANSPORT_ERROR):
         api.upload_file(path_or_fileobj=b"\x00", **file)
+    assert fake_hub.requests[-1].status is None
     assert fake_hub.files("me/model")["a.bin"] == b"\x00"
 
 

@@ -149,6 +149,16 @@ def test_a_collection_lists_repositories_once(fake_hub: FakeHub) -> None:
     assert list(api.list_collections(owner="me")) == []
 
 
+def test_a_list_of_collections_shows_four_items_of_each(fake_hub: FakeHub) -> None:
+    api = fake_hub.api
+    slug = api.create_collection("Five", namespace="lab").slug
+    for i in range(5):
+        api.create_repo(f"lab/{i}")
+        api.add_collection_item(slug, f"lab/{i}", "model")
+    [listed] = api.list_collections(owner="lab")
+    assert (len(listed.items), len(api.get_collection(slug).items)) == (4, 5)
+
+
 def test_a_static_space_keeps_its_page(fake_hub: FakeHub) -> None:
     api = fake_hub.api
     url = api.create_repo("me/report", repo_type="space", space_sdk="static")
