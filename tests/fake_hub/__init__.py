@@ -48,7 +48,10 @@ PATIENCE = Path(__file__).parent / "patience"
 RESOLVE = "{repo_id}/resolve/{revision}/{filename}"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 # Where a user keeps things, which the folder of the test stands in for.
-PLACES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ASSETS_CACHE", "HF_TOKEN_PATH")
+PLACES = (
+    *("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ASSETS_CACHE", "HF_DATASETS_CACHE"),
+    *("HF_TOKEN_PATH", "HF_STORED_TOKENS_PATH"),
+)
 OTHER_SWITCHES = ("TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -197,8 +200,7 @@ class FakeHub:
         home = str(self.folder)
         return {
             "ENDPOINT": self.endpoint,
-            "HUGGINGFACE_CO_URL_TEMPLATE": self.endpoint
-            + "/{repo_id}/resolve/{revision}/{filename}",
+            "HUGGINGFACE_CO_URL_TEMPLATE": f"{self.endpoint}/{RESOLVE}",
             "HF_HUB_OFFLINE": False,
             "HF_HUB_DISABLE_XET": self.site.chunks is None,
             "HF_HUB_DISABLE_TELEMETRY": True,
@@ -238,9 +240,8 @@ class FakeHub:
         patch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
         patch.setattr(datasets.config, "HF_DATASETS_OFFLINE", False, raising=False)
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", self.folder / "datasets")
-        patch.setattr(
-            "time.sleep", runpy.run_path(str(PATIENCE / "sitecustomize.py"))["quick_sleep"]
-        )
+        patience = runpy.run_path(str(PATIENCE / "sitecustomize.py"))
+        patch.setattr("time.sleep", patience["quick_sleep"])
         # Clients that an earlier test has made are for its own Hub.
         HfFileSystem.clear_instance_cache()
         close_session()
