@@ -268,7 +268,9 @@ def test_the_hub_takes_every_card_of_a_run(run_dir: Path, fake_hub: FakeHub) -> 
 
 
 def test_how_a_model_was_made_is_told_with_its_whole_recipe(run_dir: Path) -> None:
-    told = section(model_card(subject(run_dir, LEDGER, "zero")), "How it was made")
+    text = model_card(subject(run_dir, LEDGER, "zero"))
+    told = section(text, "How it was made")
+    assert "**R1-Zero**: RL with rules as rewards" in text
     assert "| starts from | `@base` |" in told
     assert "| data | `digit_sums`, num_rows 64 |" in told
     assert "| reward | `math_answer`, weight 1.0, on `digit_sums` |" in told

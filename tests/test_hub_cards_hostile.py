@@ -36,6 +36,7 @@ def hostile_run(tmp_path: Path) -> tuple[Path, dict[str, StageRecord]]:
     ledger = {}
     for name, record in small_run().items():
         recipe = {**record.recipe, "run_name": HOSTILE, HOSTILE: [HOSTILE], "preset": HOSTILE}
+        recipe["long"] = "/a/b-" * 20_000
         sources = [{**source, "split": HOSTILE} for source in recipe.get("datasets", ())]
         recipe["datasets"] = [*sources, {"dataset_name": HOSTILE, "task": HOSTILE}]
         recipe["rewards"] = [{"use": HOSTILE, "tasks": [HOSTILE], "args": {HOSTILE: HOSTILE}}]
@@ -220,6 +221,7 @@ def test_no_token_path_or_private_server_reaches_a_card(tmp_path: Path) -> None:
         ("\\\\server\\share\\model", "model"),
         ("see /data/alice/x.py:reward", "see x.py:reward"),
         ("http://localhost:8000/v1", "(a server)"),
+        ("sqlite:////home/alice/runs.db", "runs.db"),
         ("https://me:pw@api.example.org/v1", "https://(left out)"),
         # What only looks like one.
         ("openai/gsm8k", "openai/gsm8k"),
@@ -232,6 +234,14 @@ def test_no_token_path_or_private_server_reaches_a_card(tmp_path: Path) -> None:
 )
 def test_public_keeps_what_is_no_place_of_this_machine(text: str, told: str) -> None:
     assert public(text) == told
+
+
+@pytest.mark.parametrize(
+    "part", ["a.", "ey-", "/", "/a", "~a", "\\", "hf_", "://", "C:\\", "-", " /"]
+)
+def test_a_text_of_a_megabyte_is_looked_through_at_once(part: str) -> None:
+    # Of what takes its square in time this would be hours.
+    assert public("x " + part * (1_000_000 // len(part))) is not None
 
 
 def test_names_stay_readable_where_they_are_harmless() -> None:

@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hub_runs import all_links, small_run, subject, write_folders
 from huggingface_hub import DatasetCard
 
 from trl_r1.data.card import DataLog, card_text
+from trl_r1.evaluation.record import OWN_COLUMNS
+from trl_r1.hub.card_data import COLUMN_WORDS, REASON_WORDS
+from trl_r1.hub.card_lineage import STAGE_WORDS
+from trl_r1.hub.card_making import SHOWN_SETTINGS
 from trl_r1.hub.cards import Link, dataset_card, run_card
+from trl_r1.pipeline.keys import keys_of
+from trl_r1.sampling.accepted import judged_schema
+from trl_r1.sampling.judging import REASONS
+from trl_r1.stages import STAGES, load_stage
 
 LEDGER = small_run()
 LINKS = all_links(LEDGER)
@@ -53,6 +63,32 @@ def test_a_data_set_tells_rows_columns_reasons_and_a_row(run_dir: Path, tmp_path
     row = json.loads(section(text, "A row").partition("```json\n")[2].partition("\n```")[0])
     assert row["prompt"] == [{"role": "user", "content": "0+1=?"}]
     assert "Weights of the model that wrote it: from `base`, `zero`." in text
+
+
+def test_every_column_reason_setting_and_stage_that_there_is_has_its_words() -> None:
+    sampled = judged_schema([], ["x"]).names + [name for name, _ in OWN_COLUMNS]
+    assert set(sampled) - set(COLUMN_WORDS) == {"reward_x"}
+    assert set(REASON_WORDS) == set(REASONS)
+    assert set(STAGE_WORDS) == set(STAGES)
+    keys = {key for stage in STAGES for key in keys_of(*load_stage(stage).SPEC.configs)}
+    assert set(SHOWN_SETTINGS) - keys == {"preset"}
+
+
+def test_what_is_no_text_or_too_long_is_told_by_its_size(run_dir: Path, tmp_path: Path) -> None:
+    about = subject(run_dir, LEDGER, "picked", "samples", folder=tmp_path)
+    row = {"image": b"\x00" * 5000, "text": "a" * 5000, "ids": list(range(1500))}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "train-0.parquet")
+    told = section(dataset_card(about), "A row")
+    assert '"image": "(5,000 bytes)"' in told
+    assert f'"text": "{"a" * 600}… (5,000 characters)"' in told
+    assert '10, 11, "… (1,488 more)"]' in told
+
+
+def test_a_data_set_without_files_has_a_card(run_dir: Path, tmp_path: Path) -> None:
+    text = dataset_card(subject(run_dir, LEDGER, "picked", "samples", folder=tmp_path))
+    assert "0 rows: every sample of a model" in text
+    assert "## A row" not in text
+    assert "## Columns" not in text
 
 
 def test_the_samples_of_an_evaluation_tell_its_scores(run_dir: Path) -> None:

@@ -15,7 +15,7 @@ from trl_r1.hub.card_text import code, inline, row_as_json, table
 from trl_r1.pipeline.ledger import StageRecord
 
 # Beside those of the data that the rows come from.
-_COLUMNS = {
+COLUMN_WORDS = {
     "prompt": "messages up to the answer",
     "completion": "the answer",
     "solution": "the gold answer",
@@ -50,7 +50,7 @@ _COLUMNS = {
     "answer": "as the grader read it",
     "language_share": "share of the reasoning in the wanted language",
 }
-_REASONS = {
+REASON_WORDS = {
     "no_room": "the prompt left no room for an answer",
     "truncated": "cut off at the limit of tokens",
     "malformed": "not in the format",
@@ -105,7 +105,7 @@ def columns_table(schema: pa.Schema | None) -> str:
     for field in schema:
         reward = field.name.partition("reward_")[2]
         verdict = field.name.partition("verdict_")[2]
-        words = _COLUMNS.get(field.name, "")
+        words = COLUMN_WORDS.get(field.name, "")
         if not words and field.name.startswith("reward_"):
             words = f"the reward {inline(reward)}"
         elif not words and field.name.startswith("verdict_"):
@@ -140,7 +140,7 @@ def left_out_table(record: StageRecord) -> str:
     rows = [["**kept**", f"{kept:,}", _share(kept, samples), ""]]
     rejected = details.get("rejected")
     for reason, count in rejected.items() if isinstance(rejected, Mapping) else ():
-        words = _REASONS.get(str(reason), "")
+        words = REASON_WORDS.get(str(reason), "")
         rows.append([inline(reason), _count(count), _share(count, samples), words])
     text = f"Of {samples:,} samples of {_count(details.get('prompts', 'the'))} prompts:"
     if details.get("rewritten"):

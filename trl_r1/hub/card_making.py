@@ -11,7 +11,7 @@ from trl_r1.pipeline.ledger import StageRecord
 from trl_r1.report.reading import time_text
 
 # Keys of a recipe and details of a stage that say most, in reading order.
-_SETTINGS = (
+SHOWN_SETTINGS = (
     "preset",
     "max_steps",
     "num_train_epochs",
@@ -80,7 +80,7 @@ def making_section(record: StageRecord) -> str:
         rows.append(["alarms", ", ".join(f"{inline(k)}: {inline(v)}" for k, v in alarms.items())])
     settings = [
         f"{code(key)} {inline(record.recipe[key], 80)}"
-        for key in _SETTINGS
+        for key in SHOWN_SETTINGS
         if record.recipe.get(key) not in (None, False)
     ]
     rows.append(["settings", ", ".join(settings) or "defaults"])

@@ -22,10 +22,11 @@ LEFT_OUT = "(left out)"
 _TOKEN = re.compile(
     r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}|\b(?:sk|rk|pk)-[\w-]{16,}|\bgh[opsur]_\w{20,}"
     r"|\bgithub_pat_\w{20,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[\w-]{30,}|\bxox[a-z]-[\w-]{10,}"
-    r"|\bey[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"
+    r"|(?<![\w-])ey[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"
     r"|(?i:(?<=bearer )[\w.~+/=-]{8,})|(?i:(?<=password=)[^\s&]+)|(?i:(?<=token=)[^\s&]+)"
 )
-_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s<>\"'`]+", re.IGNORECASE)
+# Of limited length, and not begun inside of a word: else a long text takes its square in time.
+_URL = re.compile(r"(?<![\w+.-])[a-z][a-z0-9+.-]{1,20}://[^\s<>\"'`]+", re.IGNORECASE)
 _NAME = r"[^\s/\\'\"`|<>,;:()\[\]{}]+"
 _POSIX_PATH = re.compile(
     rf"(?<![\w/.<~\\-])(?:~(?:[A-Za-z_][\w.-]*)?(?:/{_NAME})+|(?:/{_NAME}){{2,}})/?"
@@ -35,6 +36,7 @@ _WINDOWS_PATH = re.compile(
 )
 _HOMES = ("home", "users")
 _MOST_SPACES = 3
+_LONGEST_TEXT = 2000  # of a recipe, in characters
 _PRIVATE = (".local", ".internal", ".lan", ".home", ".corp", ".intranet")
 
 # As entities, which can't be the marks of anything.
@@ -66,7 +68,7 @@ def public_data(value: Any) -> Any:
         return {visible(public(key)): public_data(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [public_data(item) for item in value]
-    return value
+    return f"({len(value):,} bytes)" if isinstance(value, (bytes, bytearray)) else value
 
 
 def _is_path(text: str) -> bool:
@@ -93,8 +95,8 @@ def _public_url(url: str) -> str:
         host = parts.hostname or ""
     except ValueError:
         return LEFT_OUT
-    if parts.scheme.lower() == "file":
-        return _last_name(parts.path) if parts.path else LEFT_OUT
+    if not host:  # `file:///home/me/x`, `sqlite:////home/me/x`
+        return _last_name(parts.path) if parts.path.strip("/") else LEFT_OUT
     if parts.scheme.lower() not in ("http", "https", "ws", "wss"):
         return url
     if _is_private(host):
@@ -173,24 +175,25 @@ def drawn(text: Any, limit: int = 48) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """Plain data as YAML, without secrets and paths."""
-    return yaml.safe_dump(public_data(value), sort_keys=False, allow_unicode=True, width=100)
+    """Plain data as YAML, without secrets and paths; texts of pages are cut, and say so."""
+    shown = _shortened(public_data(value), _LONGEST_TEXT)
+    return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=100)
 
 
 def row_as_json(value: Mapping[str, Any], limit: int = 600) -> str:
     """A row as JSON, a line a column; long texts and lists are cut, and say so."""
-    row = _shortened(public_data(value), limit)
+    row = _shortened(public_data(value), limit, most_items=12)
     lines = [json.dumps({key: item}, ensure_ascii=False, default=str) for key, item in row.items()]
     return "\n".join(["{", ",\n".join(f"  {line[1:-1]}" for line in lines), "}"])
 
 
-def _shortened(value: Any, limit: int) -> Any:
+def _shortened(value: Any, limit: int, most_items: int | None = None) -> Any:
     if isinstance(value, str) and len(value) > limit:
         return f"{value[:limit]}… ({len(value):,} characters)"
     if isinstance(value, Mapping):
-        return {key: _shortened(item, limit) for key, item in value.items()}
+        return {key[:limit]: _shortened(item, limit, most_items) for key, item in value.items()}
     if isinstance(value, list):
-        if len(value) > 12 and not any(isinstance(item, (Mapping, list)) for item in value):
-            return [*value[:12], f"… ({len(value):,} entries)"]
-        return [_shortened(item, limit) for item in value[:12]]
+        shown = [_shortened(item, limit, most_items) for item in value[:most_items]]
+        left = len(value) - len(shown)
+        return [*shown, f"… ({left:,} more)"] if left else shown
     return value

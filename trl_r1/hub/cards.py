@@ -182,7 +182,7 @@ def run_card(
     roles = role_names(run, ledger, Path())
     data = DatasetCardData(tags=["trl", "trl-r1", "run"], pretty_name=one_line(run), viewer=False)
     sections = {
-        "": f"{inline(description, 500)}\n\n{_RUN_TEXT}",
+        "": "\n\n".join(filter(None, [inline(description, 500), _RUN_TEXT])),
         "Stages": block(table, "text"),
         "Models and data": _links_table(ledger, links, roles, names),
         "Lineage": f"{drawing(ledger, names, roles)}\n\n{lineage_table(ledger, links, names)}",
