@@ -218,3 +218,15 @@ def test_options_that_can_not_be_applied_are_mistakes(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check(tmp_path, capsys, {}, "--set", option)[0].startswith(f"--set {option}: ")
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "wandb"])
+def test_a_tracker_that_is_not_installed_is_found_by_the_check(
+    tracker: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trl_r1.pipeline.check_settings.find_spec", lambda name: None)
+    lines = check(tmp_path, capsys, {ZERO: GOOD[ZERO] + f"report_to: {tracker}\n"})
+    assert f"report_to: {tracker} is not installed; pip install {tracker}" in lines[0]

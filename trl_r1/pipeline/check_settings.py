@@ -14,8 +14,10 @@ from trl_r1.pipeline.recipe import StageRecipe
 # Of TRL 1.16's GRPOTrainer, which looks at it after the first completions.
 _GRPO_LOSSES = ("grpo", "dapo", "dr_grpo", "bnpo", "luspo", "cispo", "sapo", "vespo")
 # Values of `report_to` whose package is not there unless somebody installed it.
-_REPORTERS = {"wandb": "wandb", "mlflow": "mlflow", "trackio": "trackio", "comet_ml": "comet_ml",
-              "clearml": "clearml", "swanlab": "swanlab", "neptune": "neptune"}  # fmt: skip
+_REPORTERS = {
+    **{name: (name,) for name in ("wandb", "mlflow", "trackio", "comet_ml", "clearml", "swanlab")},
+    **{"neptune": ("neptune",), "tensorboard": ("tensorboard", "tensorboardX")},
+}
 
 
 def setting_faults(recipe: StageRecipe) -> Iterator[tuple[str, str]]:
@@ -62,5 +64,5 @@ def _reporter_faults(recipe: StageRecipe) -> Iterator[tuple[str, str]]:
         if name not in known:
             hint = suggestion(str(name), known) or f"; known: {one_of(known)}"
             yield "report_to", f"unknown report_to {name!r}{hint}"
-        elif name in _REPORTERS and find_spec(_REPORTERS[name]) is None:
+        elif name in _REPORTERS and not any(map(find_spec, _REPORTERS[name])):
             yield "report_to", f"report_to: {name} is not installed; pip install {name}"

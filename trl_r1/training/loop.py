@@ -19,10 +19,12 @@ from trl_r1.training.artifacts import save_model_artifact, write_details
 from trl_r1.training.callbacks import MetricsFile, Progress
 from trl_r1.training.checkpoints import (
     FlushCheckpoints,
+    checkpoint_step,
     last_complete_checkpoint,
     remove_incomplete_checkpoints,
 )
 from trl_r1.training.models import missing_gradient_is_an_error
+from trl_r1.training.trackers import tracked
 
 
 def train_and_save(
@@ -61,8 +63,13 @@ def train_and_save(
     if is_main:
         remove_incomplete_checkpoints(checkpoints, num_processes)
     trainer.accelerator.wait_for_everyone()
-    with missing_gradient_is_an_error():
-        steps = _train(trainer, last_complete_checkpoint(checkpoints, num_processes))
+    checkpoint = last_complete_checkpoint(checkpoints, num_processes)
+    first_step = checkpoint_step(checkpoint) if checkpoint else 0
+    with (
+        missing_gradient_is_an_error(),
+        tracked(trainer, context, checkpoints, first_step, part),
+    ):
+        steps = _train(trainer, checkpoint)
         details = {"steps": steps, "train_loss": _last(trainer, "loss"), **figures()}
     if is_main:
         write_details(context.output_dir, details)
