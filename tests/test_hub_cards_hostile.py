@@ -223,6 +223,12 @@ def test_no_token_path_or_private_server_reaches_a_card(tmp_path: Path) -> None:
         ("http://localhost:8000/v1", "(a server)"),
         ("sqlite:////home/alice/runs.db", "runs.db"),
         ("https://me:pw@api.example.org/v1", "https://(left out)"),
+        ("s3://key:pw@bucket/x", "s3://(left out)"),
+        (
+            "https://a.example/x?Signature=abc123&y=1",
+            "https://a.example/x?Signature=(left out)&y=1",
+        ),
+        ("https://[::1]:8000/v1", "(a server)"),
         # What only looks like one.
         ("openai/gsm8k", "openai/gsm8k"),
         ("https://huggingface.co/a/b", "https://huggingface.co/a/b"),

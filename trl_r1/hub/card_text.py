@@ -23,7 +23,9 @@ _TOKEN = re.compile(
     r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}|\b(?:sk|rk|pk)-[\w-]{16,}|\bgh[opsur]_\w{20,}"
     r"|\bgithub_pat_\w{20,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[\w-]{30,}|\bxox[a-z]-[\w-]{10,}"
     r"|(?<![\w-])ey[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"
-    r"|(?i:(?<=bearer )[\w.~+/=-]{8,})|(?i:(?<=password=)[^\s&]+)|(?i:(?<=token=)[^\s&]+)"
+    r"|(?i:(?<=bearer )[\w.~+/=-]{8,})"
+    r"|(?i:(?:(?<=token=)|(?<=password=)|(?<=secret=)|(?<=api_key=)|(?<=apikey=)|(?<=signature=)))"
+    r"[^\s&\"']+"
 )
 # Of limited length, and not begun inside of a word: else a long text takes its square in time.
 _URL = re.compile(r"(?<![\w+.-])[a-z][a-z0-9+.-]{1,20}://[^\s<>\"'`]+", re.IGNORECASE)
@@ -97,11 +99,10 @@ def _public_url(url: str) -> str:
         return LEFT_OUT
     if not host:  # `file:///home/me/x`, `sqlite:////home/me/x`
         return _last_name(parts.path) if parts.path.strip("/") else LEFT_OUT
-    if parts.scheme.lower() not in ("http", "https", "ws", "wss"):
-        return url
-    if _is_private(host):
-        return "(a server)"
-    return f"{parts.scheme}://{LEFT_OUT}" if "@" in parts.netloc else url
+    if "@" in parts.netloc:
+        return f"{parts.scheme}://{LEFT_OUT}"
+    is_web = parts.scheme.lower() in ("http", "https", "ws", "wss")
+    return "(a server)" if is_web and _is_private(host) else url
 
 
 def _is_private(host: str) -> bool:
