@@ -135,10 +135,6 @@ FAULTS: dict[str, Fault] = {
     "nothing_kept": Fault(
         "rejection_sampling", "none of .* was kept", reward("takes_nothing")
     ),
-    "upload_without_token": Fault("cold_start", "token", {"push_to_hub": True}),
-    "upload_to_no_name": Fault(
-        "cold_start", "name", {"push_to_hub": True, "hub_model_id": "a/b/c", "hub_token": "x"}
-    ),
 }  # fmt: skip
 
 

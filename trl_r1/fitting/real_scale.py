@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from trl_r1.fitting.architectures import UnknownArchitectureError, find_architecture
+from trl_r1.hub.access import access_faults
 from trl_r1.pipeline.recipe import Pipeline, StageRecipe
 from trl_r1.pipeline.references import is_reference, outside_name
 
@@ -55,8 +56,10 @@ def concerns(pipeline: Pipeline, run_dir: Path) -> Iterator[Concern]:
     else:
         yield from _disk_concerns(pipeline, place)
     for stage in pipeline.stages:
-        for text in (*_context_faults(pipeline, stage), *_upload_faults(stage)):
+        for text in _context_faults(pipeline, stage):
             yield Concern(stage.name, text)
+        for text in access_faults(stage.values):
+            yield Concern(stage.name, text, breaks=False)  # what can't be pushed ends no run
 
 
 def _disk_concerns(pipeline: Pipeline, place: Path) -> Iterator[Concern]:
@@ -132,20 +135,3 @@ def _context_faults(pipeline: Pipeline, stage: StageRecipe) -> Iterator[str]:
                 f"{key} is {limit}, and the model's context of {context} tokens has to hold the "
                 "prompt too; lower it"
             )
-
-
-def _upload_faults(stage: StageRecipe) -> Iterator[str]:
-    if not stage.values.get("push_to_hub"):
-        return
-    from huggingface_hub import get_token
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
-
-    name = stage.values.get("hub_model_id")
-    try:
-        if name is not None:
-            validate_repo_id(name)
-    except HFValidationError as error:
-        yield f"hub_model_id {name!r} is no name of a repository: {' '.join(str(error).split())}"
-    if stage.values.get("hub_token") is None and get_token() is None:
-        yield "push_to_hub is set, and there is no token; run `hf auth login`, or set HF_TOKEN"

@@ -96,6 +96,12 @@ def hub_errors(doing: str) -> Iterator[None]:
         TimeoutError,
     ) as error:
         raise _no_answer(doing, error) from error
+    except RuntimeError as error:
+        # What a thread of an upload met, by LFS as the cause, by Xet as text.
+        cause = error.__cause__
+        if isinstance(cause, errors.HfHubHTTPError):
+            raise HubError(_refusal(doing, cause), cause.response.status_code) from error
+        raise _no_answer(doing, cause or error) from error
 
 
 def _no_answer(doing: str, error: BaseException) -> HubError:

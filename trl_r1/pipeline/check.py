@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trl_r1.hub.access import setting_faults as push_setting_faults
 from trl_r1.pipeline.check_batches import batch_fault
 from trl_r1.pipeline.check_data import SourceChecker
 from trl_r1.pipeline.check_names import name_fault
@@ -210,6 +211,7 @@ class _Checker:
             yield "num_generations", batch
             return
         yield from setting_faults(recipe)
+        yield from push_setting_faults(recipe.values)
         if recipe.spec.check is not None:
             yield from recipe.spec.check(dict(recipe.values))
         resolved = resolve(recipe, self.pipeline.folder, lambda text: f"/run/{text[1:]}")

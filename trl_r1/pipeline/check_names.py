@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -86,7 +85,7 @@ def _is_hub_id(name: str) -> bool:
 def _hub_fault(
     name: str, kind: Literal["model", "dataset"], revision: str | None = None
 ) -> tuple[str | None, str | None]:
-    from huggingface_hub import HfApi, scan_cache_dir
+    from huggingface_hub import HfApi, constants, scan_cache_dir
     from huggingface_hub.errors import (
         CacheNotFound,
         RepositoryNotFoundError,
@@ -101,7 +100,7 @@ def _hub_fault(
     except CacheNotFound:
         pass
     unreachable = f"{name} not checked: Hub not reachable"
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+    if constants.HF_HUB_OFFLINE:
         return None, unreachable
     try:
         HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=_HUB_SECONDS)

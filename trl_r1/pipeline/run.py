@@ -140,7 +140,7 @@ class Runner:
                 text = f"{type(error).__name__}: {text}{_space_hint(self.run_dir)}"
                 raise StageFailedError(f"{recipe.name}: {text} {self._way_on(recipe)}") from error
             unpushed += self._push([recipe])
-        if unpushed:
+        if work and unpushed:
             self._push(unpushed)
 
     def _way_on(self, recipe: StageRecipe) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -93,10 +94,14 @@ def _margin(scores: Mapping[str, Any], key: str, digits: int) -> str:
 
 
 def _join(names: Sequence[str]) -> str:
-    short = [
-        name if name.startswith("@") or name.count("/") < 2 else Path(name).name for name in names
-    ]
-    return ", ".join(dict.fromkeys(short))
+    return ", ".join(dict.fromkeys(map(_short, names)))
+
+
+def _short(name: str) -> str:
+    """A name as a table has room for: a path's last part, a commit's first digits."""
+    if name.startswith("@"):
+        return re.sub(r"@([0-9a-f]{8})[0-9a-f]{32}$", r"@\1", name)
+    return name if name.count("/") < 2 else Path(name).name
 
 
 def table_text(run_dir: Path) -> str:
