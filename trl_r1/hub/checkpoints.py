@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,16 +130,17 @@ def send_outbox(outbox: Path, repo: CheckpointRepo, say: Callable[[str], None]) 
         HubError: the Hub refuses, or can't be reached; what was not sent stays.
     """
     with _one_sender:
-        waiting = _waiting(outbox)
-        if not waiting:
+        if not _waiting(outbox):
             return
         with RunLock(outbox / ".lock", wait_seconds=60):
             repo_id = repo.name if "/" in repo.name else f"{token_name(repo.token)}/{repo.name}"
-            for folder in waiting:
-                _send_one(folder, repo_id, repo)
-                shutil.rmtree(folder)
-                say(f"{repo_id}: checkpoint pushed on branch {folder.name}")
-        shutil.rmtree(outbox)
+            while waiting := _waiting(outbox):  # more may come while one is on its way
+                _send_one(waiting[0], repo_id, repo)
+                shutil.rmtree(waiting[0])
+                say(f"{repo_id}: checkpoint pushed on branch {waiting[0].name}")
+            (outbox / ".lock").unlink()
+        with suppress(OSError):  # a checkpoint that has come just now
+            outbox.rmdir()
 
 
 def _waiting(outbox: Path) -> list[Path]:
