@@ -73,7 +73,7 @@ def small_run() -> dict[str, StageRecord]:
     made = [
         _record("base", "tiny_base", (), ("model", "student"), {}, scores={"after": scores(0.25)}),
         _record("zero", "grpo", (weights("base"), reward), ("model", "rollouts"), zero,
-                {"steps": 120, "alarms": {"kl_runaway": 2}},
+                {"steps": 120, "alarms": {"kl_runaway": 2}, "prompts_by_task": {"digit_sums": 960}},
                 {"before": scores(0.25), "after": scores(0.75)}),
         _record("picked", "rejection_sampling", (weights("zero"), reward), ("dataset", "samples"),
                 {"stage": "rejection_sampling", "num_samples": 2,

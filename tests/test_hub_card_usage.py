@@ -180,6 +180,10 @@ def test_the_model_s_own_sampling_comes_before_that_of_its_scores_and_the_paper_
     config = run_dir / "zero" / "model" / "generation_config.json"
     config.write_text('{"temperature": 0.7, "top_p": 0.8}')
     assert sampling(run_dir, LEDGER).endswith("temperature=0.7, top_p=0.8")
+    config.unlink()
+    settings = {**LEDGER["zero"].scored_on, "temperature": 0.0}
+    greedy = {**LEDGER, "zero": replace(LEDGER["zero"], scored_on=settings)}
+    assert sampling(run_dir, greedy) == "max_new_tokens=40, do_sample=False"
 
 
 def test_a_base_on_the_hub_is_named_with_its_revision(run_dir: Path, tiny_model_dir: Path) -> None:

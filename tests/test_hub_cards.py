@@ -276,6 +276,7 @@ def test_how_a_model_was_made_is_told_with_its_whole_recipe(run_dir: Path) -> No
     assert "| reward | `math_answer`, weight 1.0, on `digit_sums` |" in told
     assert "| optimizer steps | 120 |" in told
     assert "| alarms | kl_runaway: 2 |" in told
+    assert "| prompts by task | digit_sums: 960 |" in told
     assert "`learning_rate` 0.0003" in told
     assert "| wall time | 1 min 1 s |" in told
     assert "trl 1.16.0" in told

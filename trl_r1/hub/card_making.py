@@ -42,6 +42,11 @@ SHOWN_SETTINGS = (
     "on_policy",
     "teacher_model_name_or_path",
 )
+_COUNTS = {
+    "rows_by_task": "rows by task",
+    "prompts_by_task": "prompts by task",
+    "alarms": "alarms",
+}
 _FIGURES = {
     "steps": "optimizer steps",
     "rows": "rows trained on",
@@ -75,9 +80,11 @@ def making_section(record: StageRecord) -> str:
         for key, words in _FIGURES.items()
         if record.details.get(key) not in (None, {}, [])
     ]
-    alarms = record.details.get("alarms")
-    if isinstance(alarms, Mapping) and alarms:
-        rows.append(["alarms", ", ".join(f"{inline(k)}: {inline(v)}" for k, v in alarms.items())])
+    for key, words in _COUNTS.items():
+        counts = record.details.get(key)
+        if isinstance(counts, Mapping) and counts:
+            told = [f"{inline(name)}: {inline(_number(count))}" for name, count in counts.items()]
+            rows.append([words, ", ".join(told)])
     settings = [
         f"{code(key)} {inline(record.recipe[key], 80)}"
         for key in SHOWN_SETTINGS

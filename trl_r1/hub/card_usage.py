@@ -200,12 +200,11 @@ def _sampling(subject: Subject) -> str:
         own = {}
     own = own if isinstance(own, Mapping) else {}
     scored = subject.record.scored_on
-    names = [
-        f"{key}={found}"
-        for key, default in _SAMPLING.items()
-        if (found := _first(own.get(key), scored.get(key), default))
-    ]
     limit = int(_first(scored.get("max_new_tokens"), _MAX_NEW_TOKENS))
+    told = {key: _first(own.get(key), scored.get(key), last) for key, last in _SAMPLING.items()}
+    if told["temperature"] == 0:
+        return f"max_new_tokens={limit}, do_sample=False"
+    names = [f"{key}={found}" for key, found in told.items()]
     return ", ".join([f"max_new_tokens={limit}", "do_sample=True", *names])
 
 
