@@ -167,6 +167,17 @@ def test_no_address_is_asked_for_anything(hostile):
     assert "owner/model not checked: nothing is asked of the Hub" in result.stdout
 
 
+def test_a_stranger_cannot_hide_code_by_calling_it_a_secret(hostile):
+    (hostile / "pipeline.yaml").write_text(
+        "defaults: {hub_token: os.environ}\nsources: {password: 'return [1.0]'}\n"
+    )
+    (hostile / "my_reward.py").write_text(REWARD + "# PRIVATE KEY-----; hidden\n")
+    shown = check(hostile, "--untrusted").stdout
+    assert "2 | open(os.environ['MARKS'] + '/' + __name__, 'w').close()" in shown
+    assert "return [1.0]" in shown
+    assert "5 | # PRIVATE KEY-----; hidden" in shown
+
+
 def test_a_recipe_that_cannot_be_read_yet_hides_no_code(tmp_path):
     (tmp_path / "01_x.yaml").write_text("stage: grop\nrewards:\n  - {us: hidden.py:f}\n")
     (tmp_path / "hidden.py").write_text("def f(completions, **kwargs): ...\n")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from trl_r1.pipeline.hashing import FileHashes, hash_data, is_secret, without_secrets
+from trl_r1.pipeline.hashing import FileHashes, hash_data
 from trl_r1.pipeline.ledger import (
     Input,
     StageFolder,
@@ -177,16 +177,6 @@ def test_a_hash_follows_content_and_names_and_nothing_else(tmp_path: Path) -> No
     (tmp_path / "b" / "rows.jsonl").write_text("22\n")
     assert hashes.path(tmp_path / "a") != hashes.path(tmp_path / "b")
     assert hash_data({"a": 1, "b": 2}) == hash_data({"b": 2, "a": 1}) != hash_data({"a": 2, "b": 1})
-
-
-def test_secrets_are_known_by_their_names_and_token_settings_are_none() -> None:
-    assert all(map(is_secret, ("hub_token", "push_to_hub_token", "api_key", "openai_api_key")))
-    assert not any(map(is_secret, ("eos_token", "pad_token", "max_new_tokens", "tokenizer_name")))
-    assert without_secrets({"a": {"api_key": "x"}, "hub_token": "y", "eos_token": "</s>"}) == {
-        "a": {"api_key": "(not stored)"},
-        "hub_token": "(not stored)",
-        "eos_token": "</s>",
-    }
 
 
 HOLDER = """

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from trl_r1.hub.command import add_hub_commands
 from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.report.command import add_report_command
 from trl_r1.sampling.command import add_sample_command
+from trl_r1.trust.masked_streams import masked_output
 
 if TYPE_CHECKING:
     from trl_r1.pipeline.session import Request
@@ -32,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: of the command line; those of the process by default.
     """
     _mend_streams()
+    with masked_output():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     from trl_r1.pipeline.mistakes import PipelineError, os_message
 
@@ -50,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         _say(f"trl-r1: {os_message(error)}")
+        return 1
+    except Exception:  # noqa: BLE001 - a bug; Python would print the same, but past the mask
+        traceback.print_exc()
         return 1
     return status
 
@@ -311,8 +321,16 @@ def _check_reward(options: argparse.Namespace) -> int:
 
 def _run_stage(options: argparse.Namespace) -> int:
     from trl_r1.pipeline.execution import run_worker
+    from trl_r1.pipeline.mistakes import PipelineError
 
-    run_worker()
+    try:
+        run_worker()
+    except (PipelineError, OSError):
+        raise
+    except Exception as error:
+        # The runner shows the line that says `trl-r1:` of what a process prints.
+        traceback.print_exc()
+        raise PipelineError(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
     return 0
 
 

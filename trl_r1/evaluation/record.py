@@ -34,6 +34,7 @@ import pyarrow as pa
 from trl_r1.evaluation.scores import problem_rows, summarise
 from trl_r1.sampling.sample_rows import sample_schema
 from trl_r1.sampling.shards import write_atomically, write_table
+from trl_r1.trust.secrets import clean
 
 RECORD_FILE = "evaluation.json"
 PROBLEMS_FILE = "problems.parquet"
@@ -110,7 +111,7 @@ def write_record(
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_table(folder / PROBLEMS_FILE, problems, _PROBLEM_SCHEMA)
-    text = json.dumps(document, indent=1, default=str) + "\n"
+    text = json.dumps(clean(document), indent=1, default=str) + "\n"
     write_atomically(folder / RECORD_FILE, lambda path: path.write_text(text, encoding="utf-8"))
     return document
 

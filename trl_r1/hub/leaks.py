@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trl_r1.pipeline.mistakes import PipelineError
+from trl_r1.trust.secrets import holds_secret, only_own_masked
 
 # Text that people or programs write; weights and parquet hold none.
 _TEXT = (".yaml", ".yml", ".json", ".jsonl", ".md", ".py", ".txt", ".toml", ".cfg", ".html", ".csv")
@@ -21,16 +22,24 @@ def refuse_secrets(repo_id: str, files: Mapping[str, Path | bytes]) -> None:
         files: by their path there.
 
     Raises:
-        PipelineError: one holds something that looks like a token; the text says where, not what.
+        PipelineError: one holds something that looks like a token, or is one of the user's; the
+            text says where, not what.
     """
     for path, content in files.items():
         if isinstance(content, Path) and content.suffix.lower() not in _TEXT:
             continue
         data = content.read_bytes() if isinstance(content, Path) else content
+        has_own = _has_own(data.decode(errors="replace"))
         for number, line in enumerate(data.decode(errors="replace").splitlines(), start=1):
-            if _TOKEN.search(line):
+            if _TOKEN.search(line) or (has_own and _has_own(line)):
                 where = content if isinstance(content, Path) else path
                 raise PipelineError(
                     f"{where}, line {number} holds what looks like a token, so {repo_id} is not "
                     "pushed; take it out (HF_TOKEN and `hf auth login` need none in a file)"
                 )
+
+
+def _has_own(text: str) -> bool:
+    """Whether one of the user's own secrets is in a text: a variable's, or the Hub's token."""
+    with only_own_masked():
+        return holds_secret(text)

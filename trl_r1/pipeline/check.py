@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from trl_r1.pipeline.references import MODEL_KINDS, Reference, artifact_kind, is
 from trl_r1.pipeline.yaml_files import PIPELINE_FILE
 from trl_r1.reasoning_format import CHAT_TEMPLATES, FORMATS
 from trl_r1.tasks import TASKS
+from trl_r1.trust.code_references import leaves, place_text
+from trl_r1.trust.secrets import holds_secret, is_secret, nested_secrets
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class _Checker:
             self._untrained_start,
             self._adapter_keys,
             self._formats,
+            self._secrets,
             self._rewards,
             self._data,
             self._settings,
@@ -189,6 +193,24 @@ class _Checker:
             if isinstance(value, str) and value not in known:
                 hint = suggestion(value, known) or f"; known: {one_of(known)}"
                 yield key, f"unknown {key} {value!r}{hint}"
+
+    def _secrets(self, recipe: StageRecipe) -> Iterator[tuple[str, str]]:
+        for path in nested_secrets(recipe.values):
+            yield (
+                re.split(r"[.[]", path)[0],
+                f"{path}: a secret that libraries would write down with their settings; set an "
+                "environment variable (HF_TOKEN, the server's key variable) or run `hf auth login`",
+            )
+        texts = {key: value for key, value in recipe.values.items() if not is_secret(key)}
+        texts["rewards"] = [asdict(reward) for reward in recipe.rewards]
+        for place, value in leaves(texts):
+            is_told = any(is_secret(str(part)) for part in place)
+            if isinstance(value, str) and not is_told and holds_secret(value):
+                yield (
+                    str(place[0]),
+                    f"{place_text(place)}: {value} holds a secret, and recipes are stored with the "
+                    "run; take it out, and put it into an environment variable",
+                )
 
     def _rewards(self, recipe: StageRecipe) -> Iterator[tuple[str, str]]:
         for message in reward_faults(recipe, self.pipeline.folder):

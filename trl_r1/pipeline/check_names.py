@@ -41,9 +41,7 @@ def name_fault(
     if not _is_hub_id(name):
         short = name if len(name) <= 60 else f"{name[:57]}..."
         return f"{short!r} is neither a folder here nor a Hub id (owner/name)", None
-    if is_withheld():
-        return None, f"{name} not checked: nothing is asked of the Hub for a stranger's recipe"
-    return _hub_fault(name, kind)
+    return _answer_of_hub(name, kind)
 
 
 def _hub_reference_fault(
@@ -59,7 +57,7 @@ def _hub_reference_fault(
     kept = reference.folder(kind)
     if kept is not None:
         return (_folder_fault(text, kept), None) if kind == "model" else (None, None)
-    return _hub_fault(reference.repo_id, kind, reference.revision)
+    return _answer_of_hub(reference.repo_id, kind, reference.revision)
 
 
 def _folder_fault(name: str, path: Path) -> str | None:
@@ -79,6 +77,14 @@ def _is_hub_id(name: str) -> bool:
     except HFValidationError:
         return False
     return name.isascii()
+
+
+def _answer_of_hub(
+    name: str, kind: Literal["model", "dataset"], revision: str | None = None
+) -> tuple[str | None, str | None]:
+    if is_withheld():
+        return None, f"{name} not checked: nothing is asked of the Hub for a stranger's recipe"
+    return _hub_fault(name, kind, revision)
 
 
 @cache

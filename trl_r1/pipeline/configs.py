@@ -22,6 +22,7 @@ from trl_r1.pipeline.references import (
 from trl_r1.stages import RewardSpec, StageSpec
 from trl_r1.tasks import is_task_file
 from trl_r1.training.arguments import EvaluationSettings
+from trl_r1.trust.secrets import guarded
 
 # Given `@zero/rollouts`, the absolute path of that artifact.
 Locate = Callable[[str], str]
@@ -112,7 +113,8 @@ def build_configs(
         ValueError: TRL's own, for values that don't go together.
     """
     keys = keys_of(*spec.configs)
-    settings = {**runner_settings(spec, values), **{"seed": seed}, **values}
+    # Trainer pickles its arguments with every checkpoint, a token among them.
+    settings = {**runner_settings(spec, values), **{"seed": seed}, **guarded(values)}
     if processes > 1:
         for key, default in (("per_device_train_batch_size", 8), ("per_device_eval_batch_size", 8)):
             if key in keys:

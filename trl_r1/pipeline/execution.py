@@ -31,6 +31,7 @@ from trl_r1.pipeline.ledger import write_text
 from trl_r1.pipeline.lock import RunLock
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.stages import RewardSpec, StageContext, StageResult, load_stage
+from trl_r1.trust.secrets import clean, remember_in
 
 OnProgress = Callable[[int, int, Mapping[str, float]], None]
 _PROGRESS_MARK = "trl_r1 progress: "
@@ -258,6 +259,7 @@ def run_worker() -> None:
     from accelerate import PartialState
 
     document = json.loads(os.environ.pop(_JOB_VARIABLE))
+    remember_in(document)
     processes, runner = document.pop("processes"), document.pop("runner")
     is_beside_runner = document.pop("host") == socket.gethostname()
     # Without being told, several processes on CPUs would each take themselves for the only one.
@@ -275,7 +277,7 @@ def run_worker() -> None:
         return
     with RunLock(job.output_dir / _WORKER_LOCK, wait_seconds=60):
         result = run_here(job, _report)
-        write_text(job.output_dir / _RESULT_FILE, json.dumps(asdict(result), default=str))
+        write_text(job.output_dir / _RESULT_FILE, json.dumps(clean(asdict(result)), default=str))
 
 
 def _report(step: int, max_steps: int, metrics: Mapping[str, float]) -> None:

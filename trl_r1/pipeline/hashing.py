@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Not every `..._token`: `eos_token` and `pad_token` are settings.
-_SECRET = re.compile(r"(.*_)?(hub|hf|auth|access|api)_token|token|.*(api_?key|password|secret)")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -57,24 +53,3 @@ class FileHashes:
 def _is_left_out(path: Path, folder: Path) -> bool:
     parts = path.relative_to(folder).parts
     return any(part.startswith(".") or part == "__pycache__" for part in parts)
-
-
-def without_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values fit to be stored: those of keys that name a secret are replaced."""
-    return {
-        key: "(not stored)" if is_secret(key) and value not in (None, "") else _inner(value)
-        for key, value in values.items()
-    }
-
-
-def _inner(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return without_secrets(value)
-    if isinstance(value, (list, tuple)):
-        return [_inner(item) for item in value]
-    return value
-
-
-def is_secret(key: str) -> bool:
-    """Whether a key's name says that its value is a secret: `hub_token`, `api_key`."""
-    return _SECRET.fullmatch(key.lower()) is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 from trl_r1.hub.references import commit_of, is_hub_reference
 from trl_r1.pipeline.configs import Locate, path_keys, resolve_evaluation
-from trl_r1.pipeline.hashing import FileHashes, hash_data, is_secret, without_secrets
+from trl_r1.pipeline.hashing import FileHashes, hash_data
 from trl_r1.pipeline.ledger import Input, StageFolder, StageRecord
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.recipe import SOURCE_KEYS, Pipeline, StageRecipe
@@ -18,6 +18,7 @@ from trl_r1.pipeline.references import Reference, find_path, find_references, is
 from trl_r1.stages import RewardSpec
 from trl_r1.tasks import find_task, is_task_file
 from trl_r1.training.arguments import EvaluationSettings
+from trl_r1.trust.secrets import is_secret, without_secrets
 
 # Keys that change what is written down or shown, never what is learnt: changing them reruns
 # nothing.

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import pydantic
 
 from trl_r1.pipeline.mistakes import PipelineError
+from trl_r1.trust.secrets import clean
 
 RECORD_FILE = "stage.json"
 RECIPE_FILE = "recipe.yaml"
@@ -100,7 +101,9 @@ def write_text(path: Path, text: str) -> None:
 
 def write_record(folder: Path, record: StageRecord) -> None:
     """Write a stage's `stage.json`."""
-    write_text(folder / RECORD_FILE, json.dumps(asdict(record), indent=1, default=str) + "\n")
+    write_text(
+        folder / RECORD_FILE, json.dumps(clean(asdict(record)), indent=1, default=str) + "\n"
+    )
 
 
 def read_record(folder: Path) -> StageRecord | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from trl_r1.pipeline.mistakes import Mistake
 from trl_r1.pipeline.yaml_files import parse_yaml
+from trl_r1.trust.secrets import is_secret, remember, remember_in
 
 PIPELINE_TARGETS = ("defaults", "evaluation", "pipeline")
 
@@ -39,6 +40,9 @@ def read_overrides(options: Iterable[str]) -> tuple[list[Override], list[Mistake
     for option in options:
         where = f"--set {option}"
         name, has_value, text = option.partition("=")
+        if is_secret(name.strip().rpartition(".")[2]):
+            remember(text.strip().strip("'\""))
+            where = f"--set {name.strip()}"
         target, _, path = name.strip().partition(".")
         keys = tuple(path.split(".")) if path else ()
         if not has_value or not target or not all(keys) or not keys:
@@ -48,6 +52,7 @@ def read_overrides(options: Iterable[str]) -> tuple[list[Override], list[Mistake
         is_reference = text.strip().startswith("@")
         value, wrong = (text.strip(), []) if is_reference else parse_yaml(text, where)
         mistakes += wrong
+        remember(value) if is_secret(keys[-1]) else remember_in(value)
         if not wrong:
             overrides.append(Override(target, keys, value, where))
     return overrides, mistakes

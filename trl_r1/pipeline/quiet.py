@@ -1,10 +1,10 @@
 """Keeps what libraries print, warn and log out of the way, in a log file.
 
 Both Python's streams and the process's file descriptors 1 and 2 are redirected, since compiled code
-and child processes write to the latter. Standard input is empty meanwhile: a reward file or a
-library that asks something would wait for ever, its question in the log. The screen stays reachable
-through `QuietLog.screen`. Imports nothing heavy, so that it can be open before anything heavy is
-imported.
+and child processes write to the latter. Secrets are masked in what Python writes, and taken out of
+the log files in the end. Standard input is empty meanwhile: a reward file or a library that
+asks something would wait for ever, its question in the log. The screen stays reachable through
+`QuietLog.screen`. Imports nothing heavy, so that it can be open before anything heavy is imported.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, TextIO
+
+from trl_r1.trust.masked_streams import masked, scrub
+from trl_r1.trust.secrets import mask
 
 
 class QuietLog:
@@ -35,6 +38,8 @@ class QuietLog:
         self.path: Path | None = None
         self.screen: TextIO = sys.stdout
         self._file: IO[str] | None = None
+        self._stream: Any = None  # the file's, masked
+        self._written: dict[Path, None] = {}
         self._stack = contextlib.ExitStack()
         self._removed: list[tuple[logging.Logger, logging.Handler, bool]] = []
 
@@ -65,22 +70,24 @@ class QuietLog:
             OSError: it can't be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._written.setdefault(path)
+        scrub(path)  # what a killed process left
         new = path.open("a", encoding="utf-8", buffering=1, errors="replace")
         if self.path is None and self._file is not None:
             self._file.seek(0)
-            new.write(self._file.read())
+            new.write(mask(self._file.read()))
         self.path = path
         self._redirect(new)
 
     def _redirect(self, new: IO[str]) -> None:
         for descriptor in (1, 2):
             os.dup2(new.fileno(), descriptor)
-        sys.stdout = sys.stderr = new
-        self._handler.setStream(new)
+        sys.stdout = sys.stderr = stream = masked(new)
+        self._handler.setStream(stream)
         self._silence_libraries()
         if self._file is not None:
             self._file.close()
-        self._file = new
+        self._file, self._stream = new, stream
 
     def _silence_libraries(self) -> None:
         """Take away the handlers that libraries gave their loggers: the root's gets all."""
@@ -90,7 +97,7 @@ class QuietLog:
             for handler in [h for h in logger.handlers if type(h) is logging.StreamHandler]:
                 logger.removeHandler(handler)
                 # One that a library made since writes to this log and is of no use later.
-                if handler.stream is not self._file:
+                if handler.stream is not self._stream:
                     self._removed.append((logger, handler, logger.propagate))
                 logger.propagate = True
 
@@ -101,6 +108,9 @@ class QuietLog:
             logger.propagate = propagate
         if self._file is not None:
             self._file.close()
+        # All of them: a process that was started under an earlier one still writes there.
+        for path in self._written:
+            scrub(path)
         self.screen.flush()
 
 
@@ -111,9 +121,10 @@ def _duplicate(stream: Any) -> TextIO:
     except (OSError, ValueError, AttributeError):
         return stream  # type: ignore[no-any-return]  # kept in memory, by a test or a notebook
     stream.flush()
-    return os.fdopen(
+    copy = os.fdopen(
         os.dup(descriptor), "w", encoding=stream.encoding, errors="replace", buffering=1
     )
+    return masked(copy)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import TextIO
 from trl_r1.pipeline.check import Report, check_pipeline
 from trl_r1.pipeline.display import duration, make_display
 from trl_r1.pipeline.execution import Launch, find_launch
-from trl_r1.pipeline.hashing import FileHashes, is_secret
+from trl_r1.pipeline.hashing import FileHashes
 from trl_r1.pipeline.hub_inputs import hub_references
 from trl_r1.pipeline.ledger import StageFolder
 from trl_r1.pipeline.lock import RunLock
@@ -29,6 +29,8 @@ from trl_r1.pipeline.recipe import Pipeline
 from trl_r1.pipeline.run import Runner
 from trl_r1.pipeline.run_file import RunFile, write_run_file
 from trl_r1.pipeline.table import print_table
+from trl_r1.trust.masked_streams import scrub
+from trl_r1.trust.secrets import is_secret, mask
 from trl_r1.trust.visible_text import visible
 
 INTERRUPTED = 130
@@ -68,12 +70,14 @@ def check_untrusted(request: Request, log: QuietLog, max_lines: int) -> int:
         max_lines: of source to show, a file; 0 for all.
     """
     from trl_r1.trust.listing import listing
+    from trl_r1.trust.secrets import only_own_masked
     from trl_r1.trust.withholding import withheld
 
     with withheld():
         overrides, _ = read_overrides(request.settings)
-        for line in listing(request.folder, request.shown.rstrip("/"), overrides, max_lines):
-            _say(log.screen, line)
+        with only_own_masked():
+            for line in listing(request.folder, request.shown.rstrip("/"), overrides, max_lines):
+                _say(log.screen, line)
         return check_folder(request, log)
 
 
@@ -155,6 +159,8 @@ def run_pipeline(
 
 
 def _make_run_dir(run_dir: Path, log: QuietLog) -> None:
+    for left in run_dir.glob("*/log.txt"):  # by a run that was killed before it could
+        scrub(left)
     try:
         log.switch(run_dir / "log.txt")
     except OSError as error:
@@ -185,7 +191,7 @@ def _run_locked(
             request.shown,
             tuple(names),
             request.folder.absolute(),
-            tuple(text for text in request.settings if not is_secret(_key_of(text))),
+            tuple(mask(text) for text in request.settings if not is_secret(_key_of(text))),
             request.seed,
         ),
     )

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from trl_r1.pipeline.mistakes import Mistake
+from trl_r1.trust.secrets import remember_in
 
 STAGE_FILE = re.compile(r"(?P<number>\d+)_(?P<name>[a-z][a-z0-9_]*)\.yaml")
 PIPELINE_FILE = "pipeline.yaml"
@@ -136,6 +137,7 @@ def read_mapping(path: Path, where: str) -> tuple[dict[str, Any], list[Mistake]]
         value = {}
     if not isinstance(value, dict):
         return {}, [*mistakes, Mistake(where, "should hold `key: value` lines")]
+    remember_in(value)
     odd = [key for key in value if not isinstance(key, str)]
     mistakes += [Mistake(where, f"key {key!r} should be text") for key in odd]
     return {key: item for key, item in value.items() if isinstance(key, str)}, mistakes

@@ -24,6 +24,7 @@ from trl_r1.report.outcomes import sampling_outcomes
 from trl_r1.report.reading import Run, visible
 from trl_r1.report.samples import choose_samples
 from trl_r1.report.stage_table import SCORES, table_rows
+from trl_r1.trust.secrets import mask
 
 _SCRIPTS = ("charts.js", "samples.js", "page.js")
 
@@ -120,7 +121,7 @@ def json_block(data: Any) -> str:
 def write_report(data: dict[str, Any], path: Path) -> int:
     """Write the document in one piece; returns its size in bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, render(data))
+    write_text(path, mask(render(data)))
     return path.stat().st_size
 
 

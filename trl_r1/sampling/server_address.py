@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from trl_r1.trust.secrets import MASK, mask, remember
+
 KEY_VARIABLE = "TRL_R1_API_KEY"
 
 
@@ -46,7 +48,9 @@ class ServerAddress:
             )
         path = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/completions")
         url = f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
-        return cls(url, os.environ.get(key_variable) or None, key_variable)
+        key = os.environ.get(key_variable) or None
+        remember(key)
+        return cls(url, key, key_variable)
 
     def headers(self) -> dict[str, str]:
         """Of every request to it."""
@@ -77,5 +81,6 @@ def _shown(text: str) -> str:
 
 def without_key(text: str, address: ServerAddress) -> str:
     """What a server said, cut short, without the key that some servers repeat."""
-    clean = text.replace(address.key, "***") if address.key else text
+    # Before the cut, which may leave half of a key.
+    clean = mask(text.replace(address.key, MASK) if address.key else text)
     return " ".join(clean.split())[:300]

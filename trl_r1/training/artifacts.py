@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from trl_r1.training.arguments import ModelArguments
 from trl_r1.training.dequantised import load_as_trained
 from trl_r1.training.models import base_model_path, is_adapter_folder, set_end_token
+from trl_r1.trust.secrets import clean
 
 # What Trainer and TRL leave beside the weights: a pickle of the arguments and a draft of a card.
 _LEFTOVERS = ("training_args.bin", "README.md")
@@ -54,7 +55,9 @@ def write_text(path: Path, text: str) -> None:
 
 def write_details(output_dir: Path, details: Mapping[str, Any]) -> None:
     """Keep a stage's figures for the case that it is killed before the runner has them."""
-    write_text(output_dir / "details.json", json.dumps(details, indent=2, sort_keys=True) + "\n")
+    write_text(
+        output_dir / "details.json", json.dumps(clean(details), indent=2, sort_keys=True) + "\n"
+    )
 
 
 def read_details(output_dir: Path) -> dict[str, Any] | None:

@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.stages import RewardSpec
+from trl_r1.trust.masked_streams import masked
+from trl_r1.trust.secrets import remember_in
 from trl_r1.verification import protocol
 from trl_r1.verification.bound_reward import BoundReward, RewardError, words_of
 from trl_r1.verification.description import describe_reward
@@ -75,6 +77,7 @@ def _redirect_output() -> None:
         for fd in (1, 2):
             os.dup2(nowhere, fd)
     _open_streams()
+    sys.stdout, sys.stderr = masked(sys.stdout), masked(sys.stderr)
 
 
 def _open_streams() -> None:
@@ -147,6 +150,7 @@ class _Worker:
     def _load(self, key: protocol.RewardKey) -> dict[str, Any]:
         try:
             spec = RewardSpec(use=key.use, args=pickle.loads(key.args), name=key.name)
+            remember_in(spec.args)
             reward = build_reward(spec, key.base_dir)
             reward.is_in_worker = True
             described = asdict(describe_reward(reward.function))
