@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from trl_r1.report.reading import visible
-from trl_r1.trust.secrets import mask
+from trl_r1.trust.secrets import mask, only_own_masked
 
 LEFT_OUT = "(left out)"
 _TOKEN = re.compile(
@@ -54,7 +54,8 @@ _SAFE_NAME = re.compile(r"[@\w][\w@./:+ ,=-]*", re.ASCII)
 
 def public(text: Any) -> str:
     """A text without tokens, paths of this machine and private servers."""
-    found = _TOKEN.sub(LEFT_OUT, mask(str(text), by=LEFT_OUT))
+    with only_own_masked():
+        found = _TOKEN.sub(LEFT_OUT, mask(str(text), by=LEFT_OUT))
     if _is_path(found):
         return _last_name(found)
     found = _URL.sub(lambda match: _public_url(match[0]), found)
