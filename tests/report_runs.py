@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trl_r1.evaluation.record import keep_some
+from trl_r1.evaluation.record import write_record as write_evaluation_record
 from trl_r1.pipeline.ledger import Input, StageRecord, write_record
 from trl_r1.pipeline.run_file import RunFile, write_run_file
 
@@ -47,8 +48,8 @@ def write_run(folder: Path, steps: int = 12, rows: int = 8, text: str = "") -> P
     alarm = {"step": 5, "monitor": "kl_runaway", "action": "warn", "seen": "KL 3.1", "since": 4}
     advice = {"meaning": "too far", "advice": "beta 0.01", "figures": {}}
     (folder / "zero" / "monitors.jsonl").write_text(json.dumps({**alarm, **advice}) + "\n")
-    write_scored(folder / "zero" / "evaluation" / "before.parquet", text)
-    write_scored(folder / "zero" / "evaluation" / "after.parquet", text)
+    for when in ("before", "after"):
+        keep_some(folder / "zero" / "evaluation" / f"{when}.parquet", scored_rows(text))
     for step in range(steps):
         write_rollouts(folder / "zero" / "rollouts", step, rows, text)
     picked = StageRecord(
@@ -119,7 +120,7 @@ def write_rollouts(folder: Path, step: int, rows: int, text: str = "") -> None:
     pq.write_table(pa.table(columns), folder / f"step-{step:07d}-0000-rank-000.parquet")
 
 
-def write_scored(path: Path, text: str = "") -> None:
+def scored_rows(text: str = "") -> list[dict[str, Any]]:
     """Samples of a scoring: one right, one wrong, one that could not be graded, one of small talk
     that a preference model scored."""
     question = [{"role": "user", "content": f"3+4=? {text}"}]
@@ -137,10 +138,22 @@ def write_scored(path: Path, text: str = "") -> None:
         {"completion": right, "score": None, "answer": None},
         {"completion": "hi", "score": 0.5, "preference": 0.75, "language_share": None, **talk},
     ]
-    keep_some(
-        path,
-        [{**common, "prompt_index": i, "sample_index": 0, **row} for i, row in enumerate(rows)],
-    )
+    return [{**common, "prompt_index": i, "sample_index": 0, **row} for i, row in enumerate(rows)]
+
+
+def write_evaluation(folder: Path, model: str = "me/model", text: str = "") -> Path:
+    """What `trl-r1 eval` leaves in a folder."""
+    facts = {
+        "model": model,
+        "settings": {"temperature": 0.6, "top_p": 0.95, "max_new_tokens": 2048, "seed": 0},
+        "template": {"reasoning_format": "zero_bare"},
+        "versions": {"trl": "1.16.0"},
+        "seconds": 3.5,
+    }
+    rows = scored_rows(text)
+    keep_some(folder / "samples" / "train-00000-of-00001.parquet", rows)
+    write_evaluation_record(folder, rows, len(rows), 1, facts)
+    return folder
 
 
 def completion(step: int, row: int, right: bool, empty: bool, text: str) -> str:

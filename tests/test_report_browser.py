@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from headless_browser import CHROMIUM, Page, browser_page
-from report_runs import HOSTILE, write_run
+from report_runs import HOSTILE, write_evaluation, write_run
 
 from trl_r1 import cli
 
@@ -202,3 +202,17 @@ def test_figures_and_the_lineage_are_read_by_keyboard(one_run: Path) -> None:
         assert await page.ask(f"{names}.map((e) => e.outerHTML)") == []
 
     visit(one_run, look, 1440, False)
+
+
+def test_a_page_of_evaluations_alone_works(tmp_path: Path) -> None:
+    folders = [write_evaluation(tmp_path / name, text=HOSTILE) for name in ("one", "two")]
+    output = tmp_path / "report.html"
+    assert cli.main(["report", *map(str, folders), "--output", str(output)]) == 0
+
+    async def look(page: Page) -> None:
+        assert await page.ask("document.documentElement.scrollWidth <= innerWidth")
+        assert await page.ask("document.querySelectorAll('.sample').length") == 8
+        await page.click("nav a", 1)
+        assert await page.ask("location.hash") == "#samples"
+
+    visit(output, look, 375, True)

@@ -12,7 +12,7 @@ Writes one HTML file that needs no network: the stage table, accuracy and length
 rewards, KL, entropy, clipping, dead groups, what rejection sampling kept and why not, the lineage,
 alarms of the monitors, and samples with every verdict explained. Several runs are drawn over one
 another. A run that is unfinished, still running or damaged gives a report that says what is
-missing.
+missing. Folders of `trl-r1 eval` are shown too, their scores in one table.
 """
 
 
@@ -24,7 +24,13 @@ def add_report_command(commands: Any) -> None:
         description=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="as runs/tiny-cpu")
+    report.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folders of runs, as runs/tiny-cpu, or of what trl-r1 eval made",
+    )
     report.add_argument(
         "--output",
         type=Path,

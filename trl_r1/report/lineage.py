@@ -184,7 +184,7 @@ def _path(chain: list[str], centres: Mapping[str, float], layers: Mapping[str, i
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 17 else f"{name[:8]}\u2026{name[-8:]}"
+    return name if len(name) <= 15 else f"{name[:7]}\u2026{name[-7:]}"
 
 
 def _facts(record: Any, role: str) -> list[list[str]]:

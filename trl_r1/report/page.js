@@ -29,6 +29,7 @@ function figures(stage, wanted) {
 
 function tabs(place, panels, stages, wanted, then) {
   const bar = document.getElementById(place), target = document.getElementById(panels);
+  if (!bar) return;  // a page of evaluations alone
   function choose(stage) {
     for (const button of bar.children) button.setAttribute("aria-pressed", String(button.dataset.stage === stage));
     target.replaceChildren(...figures(stage, wanted));

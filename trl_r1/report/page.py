@@ -19,6 +19,7 @@ from typing import Any
 from trl_r1 import __version__
 from trl_r1.pipeline.ledger import write_text
 from trl_r1.report.curves import stage_curves
+from trl_r1.report.evaluations import evaluation_table, is_evaluation
 from trl_r1.report.lineage import draw_lineage
 from trl_r1.report.outcomes import sampling_outcomes
 from trl_r1.report.reading import Run, visible
@@ -46,6 +47,7 @@ def collect(runs: Sequence[Run]) -> dict[str, Any]:
             {
                 "label": run.label,
                 "pipeline": run.pipeline,
+                "is_evaluation": is_evaluation(run),
                 "versions": _versions(run),
                 "table": table_rows(run),
                 "outcomes": sampling_outcomes(run),
@@ -53,10 +55,10 @@ def collect(runs: Sequence[Run]) -> dict[str, Any]:
                 "curves": curves,
             }
         )
-    samples = choose_samples(runs)
+    samples, evaluations = choose_samples(runs), evaluation_table(runs)
     for entry, run in zip(shown, runs, strict=True):
         entry["notes"] = list(dict.fromkeys(map(visible, run.notes)))
-    return {"runs": shown, "samples": samples}
+    return {"runs": shown, "samples": samples, "evaluations": evaluations}
 
 
 def _versions(run: Run) -> str:
@@ -98,6 +100,8 @@ def render(data: dict[str, Any]) -> str:
         runs=data["runs"],
         scores=scores,
         used=used,
+        evaluations=data["evaluations"],
+        is_evaluation=all(run["is_evaluation"] for run in data["runs"]),
         sources=data["samples"]["sources"],
         title=" and ".join(run["label"] for run in data["runs"][:3]),
         made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

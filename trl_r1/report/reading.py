@@ -1,4 +1,4 @@
-"""A run's folder as it is: finished, still running, cut short or damaged.
+"""A run's folder as it is: finished, still running, cut short or damaged; or an evaluation's.
 
 Whatever can't be read becomes a line in `notes`, never an error, except a folder that no run made.
 """
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trl_r1.evaluation.record import RECORD_FILE as EVALUATION_FILE
 from trl_r1.pipeline.display import duration
-from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, read_record
+from trl_r1.pipeline.ledger import RECORD_FILE, Input, StageRecord, damage, read_record
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.run_file import RUN_FILE
 
@@ -126,7 +127,7 @@ def read_run(folder: Path, label: str) -> Run:
     found = {stage.name: stage for stage in _read_stages(folder, notes)}
     has_records = any((path / RECORD_FILE).exists() for path in folder.iterdir())
     if not found and not document and not has_records:
-        raise PipelineError(f"{folder} is not the folder of a run: it has no stages")
+        return _evaluation_run(folder, label)
     planned = document.get("stages")
     planned = [str(name) for name in planned] if isinstance(planned, list) else []
     listed = [name for name in planned if name in found]
@@ -139,6 +140,37 @@ def read_run(folder: Path, label: str) -> Run:
         notes += _stage_notes(stage)
     pipeline = visible(document.get("pipeline") or folder.resolve().name)
     return Run(label, folder, pipeline, tuple(stages), [visible(note) for note in notes])
+
+
+def _evaluation_run(folder: Path, label: str) -> Run:
+    """What `trl-r1 eval` left in a folder, as a run of one stage.
+
+    Raises:
+        PipelineError: it left nothing, or is not finished.
+    """
+    file = folder / EVALUATION_FILE
+    if not file.is_file():
+        raise PipelineError(
+            f"{folder} is not the folder of a run: it has no stages, and no {EVALUATION_FILE} of a "
+            "finished evaluation"
+        )
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        record = StageRecord(
+            "evaluation",
+            "evaluation",
+            "finished",
+            inputs=(Input("model", str(document["model"]), "weights"),),
+            recipe={**document["settings"], **document["template"]},
+            versions=dict(document["versions"]),
+            scores=dict(document["scores"]),
+            seconds=document["seconds"],
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise PipelineError(
+            f"{file} can't be read; run the same trl-r1 eval again, which keeps its samples"
+        ) from error
+    return Run(label, folder, "evaluation", (Stage("evaluation", folder, record),))
 
 
 def _run_document(folder: Path, notes: list[str]) -> dict[str, Any]:

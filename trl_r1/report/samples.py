@@ -32,12 +32,12 @@ _COLUMNS = (
 
 @dataclass
 class _Source:
-    """A folder of samples: its files that can be read and their row groups."""
+    """Samples of one kind: row groups of files that can be read, each with its number of rows."""
 
     run: int
     stage: Stage
     kind: str
-    places: list[tuple[Path, int]] = field(default_factory=list)
+    places: list[tuple[Path, int, int]] = field(default_factory=list)
     total: int = 0
 
 
@@ -131,7 +131,8 @@ def _take_up(source: _Source, path: Path) -> bool:
         return False
     if {"prompt", "completion"} <= set(meta.schema.to_arrow_schema().names):
         source.total += meta.num_rows
-        source.places += [(path, i) for i in range(meta.num_row_groups)]
+        groups = range(meta.num_row_groups)
+        source.places += [(path, i, meta.row_group(i).num_rows) for i in groups]
     return True
 
 
@@ -141,9 +142,11 @@ def _choose(
     """`count` samples of a source, in an order of which every beginning is spread over all."""
     places = _evenly(source.places, min(_MAX_PLACES, max(count, 1)))
     chosen: list[dict[str, Any]] = []
-    bad = 0
-    for number, (path, group) in enumerate(places):
-        wanted = (number + 1) * count // len(places) - number * count // len(places)
+    bad = done = 0
+    total = max(sum(size for *_, size in places), 1)
+    for path, group, size in places:
+        wanted = (done + size) * count // total - done * count // total
+        done += size
         try:
             rows = _read(path, group)
         except (OSError, ValueError, MemoryError):  # arrow's errors are ValueErrors or OSErrors

@@ -51,7 +51,6 @@ def _role(record: StageRecord, parent: StageRecord | None, is_student: bool) -> 
             "cold_start": "R1 Dev1: cold start",
             "mixed_sft": "R1 Dev3: mixed SFT",
             "distillation": "Distilled student",
-            "evaluation": "Evaluation",
         }
         return names.get(record.stage, "")
     if parent is not None and parent.stage == "cold_start":
@@ -95,11 +94,9 @@ def table_rows(run: Run) -> list[dict[str, Any]]:
             is_student = roles[stage.name].startswith(("Distilled", "Student"))
             role = "Student, as it is" if is_student else "Base, as it is"
             rows.append(_row(item.source, role, "", before, "", ""))
-        if not roles[stage.name] and not record.scores:
+        if record.stage == "evaluation" or not (roles[stage.name] or record.scores):
             continue
         after = record.scores.get("after")
-        if record.stage == "evaluation":
-            after = record.scores
         status = "" if record.status == "finished" else record.status
         source = next((item.source for item in record.inputs if item.role == "weights"), "")
         time = time_text(record)
@@ -130,7 +127,7 @@ def _scored_later(run: Run) -> dict[str, dict[str, Any]]:
 def _row(
     name: str, role: str, source: str, scores: Mapping[str, Any], time: str, status: str
 ) -> dict[str, Any]:
-    cells = [_cell(scores, key, digits) for key, _, digits, _ in SCORES]
+    cells = [score_cell(scores, key, digits) for key, _, digits, _ in SCORES]
     return {
         "name": visible(name),
         "role": role,
@@ -141,7 +138,14 @@ def _row(
     }
 
 
-def _cell(scores: Mapping[str, Any], key: str, digits: int) -> dict[str, Any]:
+def score_cell(scores: Mapping[str, Any], key: str, digits: int) -> dict[str, Any]:
+    """A score and its interval as the page shows them.
+
+    Args:
+        scores: as stored.
+        key: which.
+        digits: after the point.
+    """
     value = scores.get(key)
     low = high = None
     if isinstance(value, Mapping):

@@ -85,6 +85,6 @@ def _open_wandb(name: str | None) -> Any:
     return wandb.init(
         project=os.environ.get("WANDB_PROJECT", "huggingface"),
         name=name,
-        id=re.sub(r"[^A-Za-z0-9_-]", "-", name) if name else None,
+        id=re.sub(r"[^A-Za-z0-9_-]", "-", name)[-100:] if name else None,
         resume="allow",
     )
