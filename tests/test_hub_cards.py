@@ -115,6 +115,7 @@ def test_an_evaluation_of_several_tasks_has_an_entry_for_each(
     assert found["openai/gsm8k"] == 0.5
     assert found["HuggingFaceH4/MATH-500"] == 0.25
     assert "| score | `exam`: `gsm8k` | `exam`: `math_500` |" in card.text
+    assert "Held-out problems: `gsm8k` (test), `math_500` (test). 8 samples" in card.text
 
 
 def test_before_and_after_stand_side_by_side_with_intervals_and_what_they_were_measured_on(

@@ -93,7 +93,7 @@ def _by_stage(subject: Subject, record: StageRecord) -> list[Measured]:
     parts = []
     for name, scores in tasks.items():
         own = [source for source in settings["datasets"] if source.get("task") == name]
-        if len(own) == 1:
+        if len(own) == 1 and isinstance(scores, Mapping):
             title = f"{code(record.name)}: {code(name)}"
             parts.append(Measured(title, scores, {**settings, "datasets": own}))
     if len(parts) > 1 and len(parts) == len(tasks):
@@ -127,7 +127,7 @@ def _tables(groups: list[list[Measured]]) -> list[str]:
         cells = {key: [_cell(one.scores, key) for one in group] for key in keys}
         rows = [[inline(_word(key)), *row] for key, row in cells.items() if any(row)]
         parts.append(table(["score", *(one.title for one in group)], rows))
-        parts.append(_measured_on(group[-1]))
+        parts.append(_measured_on(group))
     return parts
 
 
@@ -168,12 +168,16 @@ def _cell(scores: Mapping[str, Any], key: str) -> str:
     return text if ends is None else f"{text} ({ends[0]:.{digits}f} to {ends[1]:.{digits}f})"
 
 
-def _measured_on(one: Measured) -> str:
-    settings = one.settings
+def _measured_on(group: list[Measured]) -> str:
+    settings = group[-1].settings
     if not settings:
         return "What these were measured on is not in the run's ledger. Brackets: 95% intervals."
-    problems = ", ".join(_source_words(source) for source in settings.get("datasets") or ())
-    general = ", ".join(_source_words(source) for source in settings.get("general") or ())
+    problems, general = (
+        ", ".join(
+            dict.fromkeys(_source_words(s) for one in group for s in one.settings.get(key) or ())
+        )
+        for key in ("datasets", "general")
+    )
     text = f"Held-out problems: {problems or 'none'}"
     text += f"; general prompts: {general}" if general else ""
     text += (
@@ -181,7 +185,7 @@ def _measured_on(one: Measured) -> str:
         f"top-p {settings.get('top_p')}, at most {settings.get('max_new_tokens')} tokens, seed "
         f"{settings.get('seed')}. Brackets: 95% intervals, problems as clusters."
     )
-    if settings.get("preference_model") and "preference" in one.scores:
+    if settings.get("preference_model") and "preference" in group[-1].scores:
         text += f" Preference model: {code(settings['preference_model'])}."
     if settings.get("extraction") == "lenient":
         text += " Graded on the last number of a response, whatever its format."

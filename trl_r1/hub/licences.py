@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import DatasetCard, ModelCard, hf_hub_download
+from huggingface_hub import DatasetCard, ModelCard, constants, hf_hub_download
 
 from trl_r1.hub.card_lineage import Ledger, ancestors, hub_id, hub_revision, inputs_of, is_model
 from trl_r1.hub.subjects import repo_url, start_of
@@ -118,7 +118,7 @@ def outside_licence(
         return own_licence(item.source) if is_own else Licence(item.source)
     name, kind = hub_id(item), "model" if is_model(item) else "dataset"
     if name is not None:
-        path = _fetched(name, kind, hub_revision(item) or revision)
+        path = _fetched(constants.ENDPOINT, name, kind, hub_revision(item) or revision)
         return _from_card(item.source, kind, path, repo_url(name, kind))
     local = find_path(item.source, folder or Path.cwd())
     if local is None:
@@ -128,11 +128,16 @@ def outside_licence(
 
 
 @cache
-def _fetched(name: str, kind: str, revision: str | None) -> Path | None:
+def _fetched(endpoint: str, name: str, kind: str, revision: str | None) -> Path | None:
     """The card of a repository; None where it can't be had, as in offline mode."""
     try:
         path = hf_hub_download(
-            name, CARD_FILE, repo_type=kind, revision=revision, etag_timeout=_TIMEOUT
+            name,
+            CARD_FILE,
+            repo_type=kind,
+            revision=revision,
+            etag_timeout=_TIMEOUT,
+            endpoint=endpoint,
         )
     except Exception:  # noqa: BLE001 - of several HTTP clients; a card says so and goes without
         return None
