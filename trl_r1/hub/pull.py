@@ -8,6 +8,7 @@ it may lead out of the folder.
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -208,11 +209,11 @@ class Puller:
                 f"{recipes} brings code of its own ({', '.join(code)}); "
                 f"`trl-r1 check --untrusted {recipes}` shows it and runs nothing"
             )
-        options = [f"--set {text}" for text in run.settings]
+        options = [f"--set {shlex.quote(text)}" for text in run.settings]
         options += [f"--seed {run.seed}"] if run.seed is not None else []
         if run_dir != Path("runs") / run.pipeline:
-            options.append(f"--output_dir {run_dir}")
-        self.say(" ".join(["go on: trl-r1 run", str(recipes), *options]))
+            options.append(f"--output_dir {shlex.quote(str(run_dir))}")
+        self.say(" ".join(["go on: trl-r1 run", shlex.quote(str(recipes)), *options]))
 
 
 def _is_here(record: StageRecord, place: Path) -> bool:
