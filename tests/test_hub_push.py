@@ -184,6 +184,19 @@ def test_a_token_in_a_file_stops_the_push(
     assert ("dataset", "me/small") not in fake_hub.site.store.repos
 
 
+def test_a_sample_that_looks_like_a_token_is_no_leak_and_the_users_own_is(
+    fake_hub: FakeHub, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = run / "zero" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text() + '{"sample": "hf_' + "xY7" * 12 + '"}\n')
+    assert push(run) == 0
+    metrics.write_text(metrics.read_text() + json.dumps({"header": fake_hub.token}) + "\n")
+    assert push(run) == 1
+    said = capsys.readouterr()
+    assert "metrics.jsonl, line 3" in said.out
+    assert fake_hub.token not in said.out + said.err
+
+
 def test_a_run_comes_back_as_it_was(fake_hub: FakeHub, run: Path, tmp_path: Path,
                                     monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     push(run)

@@ -11,6 +11,8 @@ from trl_r1.trust.secrets import holds_secret, only_own_masked
 
 # Text that people or programs write; weights and parquet hold none.
 _TEXT = (".yaml", ".yml", ".json", ".jsonl", ".md", ".py", ".txt", ".toml", ".cfg", ".html", ".csv")
+# Of what models write: there a text that only looks like a token is a sample, not a leak.
+_SAMPLES = (".html", ".jsonl", ".csv")
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}")
 
 
@@ -29,9 +31,10 @@ def refuse_secrets(repo_id: str, files: Mapping[str, Path | bytes]) -> None:
         if isinstance(content, Path) and content.suffix.lower() not in _TEXT:
             continue
         data = content.read_bytes() if isinstance(content, Path) else content
-        has_own = _has_own(data.decode(errors="replace"))
-        for number, line in enumerate(data.decode(errors="replace").splitlines(), start=1):
-            if _TOKEN.search(line) or (has_own and _has_own(line)):
+        text = data.decode(errors="replace")
+        has_own, has_shape = _has_own(text), not path.lower().endswith(_SAMPLES)
+        for number, line in enumerate(text.splitlines(), start=1):
+            if (has_shape and _TOKEN.search(line)) or (has_own and _has_own(line)):
                 where = content if isinstance(content, Path) else path
                 raise PipelineError(
                     f"{where}, line {number} holds what looks like a token, so {repo_id} is not "
