@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trl_r1 import cli
 from trl_r1.evaluation.record import keep_some
 from trl_r1.evaluation.record import write_record as write_evaluation_record
 from trl_r1.pipeline.ledger import Input, StageRecord, write_record
@@ -162,3 +163,11 @@ def completion(step: int, row: int, right: bool, empty: bool, text: str) -> str:
         return f"no tags {text}"
     answer = step + row if right else -1
     return f"<think>steps {text}</think><answer>{answer}</answer>"
+
+
+def report(*runs: Path, options: tuple[str, ...] = ()) -> str:
+    """The text of a report."""
+    output = runs[0].parent / "out" / "report.html"
+    arguments = ["report", *map(str, runs), "--output", str(output), *options]
+    assert cli.main(arguments) == 0
+    return output.read_text(encoding="utf-8")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
-import math
-import random
 import re
 import shutil
 from html.parser import HTMLParser
@@ -16,16 +13,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from report_runs import HOSTILE, metrics, write_rollouts, write_run
+from report_runs import HOSTILE, metrics, report, write_run
 
 from trl_r1 import cli
 from trl_r1.pipeline.ledger import Input, StageRecord, read_record
-from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.reasoning_format import get_format
 from trl_r1.report import sample_cards, samples
 from trl_r1.report.curves import thin
 from trl_r1.report.lineage import BOX, draw_lineage
-from trl_r1.report.page import collect, render
 from trl_r1.report.reading import Run, Stage, read_run, read_runs, visible
 from trl_r1.report.stage_table import interval, stage_roles, table_rows
 from trl_r1.report.verdicts_explained import reward_weights
@@ -58,14 +53,6 @@ class Elements(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.found and self.found[-1][0] in ("script", "style") and data.strip():
             self.inside.append((self.found[-1][0], data))
-
-
-def report(*runs: Path, options: tuple[str, ...] = ()) -> str:
-    """The text of a report."""
-    output = runs[0].parent / "out" / "report.html"
-    arguments = ["report", *map(str, runs), "--output", str(output), *options]
-    assert cli.main(arguments) == 0
-    return output.read_text(encoding="utf-8")
 
 
 def data_of(text: str) -> dict[str, Any]:
@@ -381,137 +368,6 @@ def test_weights_come_from_the_recipe() -> None:
     assert found == {"brevity": 3.0, "think_format_reward": 0.2, "other": 1.0}
 
 
-def _cut_short(run: Path) -> str:
-    record = json.loads((run / "zero" / "stage.json").read_text())
-    details = {"step": 4, "max_steps": 12}
-    (run / "zero" / "stage.json").write_text(
-        json.dumps({**record, "status": "running", "scores": {}, "details": details})
-    )
-    return "zero is still running or was cut short at step 4 of 12"
-
-
-def _damaged_record(run: Path) -> str:
-    (run / "zero" / "stage.json").write_text('{"name": "ze')
-    return "zero/stage.json can"
-
-
-def _damaged_metrics(run: Path) -> str:
-    with (run / "zero" / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"step": 13, "kl": \xff\xfe\n[1]\nnull\n')
-    return "zero/metrics.jsonl: 3 damaged lines are left out."
-
-
-def _damaged_rollouts(run: Path) -> str:
-    first, second, *_ = sorted((run / "zero" / "rollouts").iterdir())
-    first.write_bytes(first.read_bytes()[:100])
-    body = bytearray(second.read_bytes())
-    body[4:400] = b"\0" * 396
-    second.write_bytes(body)
-    return "damaged files are left out."
-
-
-def _no_run_file(run: Path) -> str:
-    (run / "run.json").unlink()
-    return "run.json is missing"
-
-
-def _bad_run_file(run: Path) -> str:
-    (run / "run.json").write_text("[")
-    return "run.json can"
-
-
-def _lost_model(run: Path) -> str:
-    (run / "zero" / "model").rmdir()
-    return "zero: its model is gone."
-
-
-def _odd_logs(run: Path) -> str:
-    lines = ['{"step": null}', '{"step": true}', '{"step": 1, "kl": NaN}', '{"kl": 1}']
-    (run / "zero" / "metrics.jsonl").write_text("\n".join(lines))
-    return "Not begun: later."
-
-
-def _run_again(run: Path) -> str:
-    shutil.copytree(run / "zero", run / ".zero.next")
-    return "zero is being run again"
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        _cut_short,
-        _damaged_record,
-        _damaged_metrics,
-        _damaged_rollouts,
-        _no_run_file,
-        _bad_run_file,
-        _lost_model,
-        _odd_logs,
-        _run_again,
-    ],
-)
-def test_a_run_that_is_not_whole_gives_a_report_that_says_so(harm: Any, tmp_path: Path) -> None:
-    run = write_run(tmp_path / "small")
-    said = harm(run)
-    assert said in report(run)
-
-
-ODD = (None, True, -1, 1e308, math.inf, math.nan, "", "\ud800<script>", [], {}, [[None]], 10**400)
-
-
-def _edited(value: Any, chance: random.Random) -> Any:
-    """The value with something odd in some place of it."""
-    if isinstance(value, dict) and value and chance.random() < 0.9:
-        key = chance.choice(list(value))
-        return {**value, key: _edited(value[key], chance)}
-    if isinstance(value, list) and value and chance.random() < 0.9:
-        place = chance.randrange(len(value))
-        return [*value[:place], _edited(value[place], chance), *value[place + 1 :]]
-    return chance.choice(ODD)
-
-
-def test_whatever_is_in_a_run_s_files_there_is_a_report_or_a_mistake(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "small", steps=2, rows=4)
-    whole = {path: path.read_text() for path in run.rglob("*.json*")}
-    assert len(whole) == 6
-    shown = 0
-    for seed in range(150):
-        chance = random.Random(seed)
-        path = chance.choice(list(whole))
-        lines = whole[path].splitlines() if path.suffix == ".jsonl" else [whole[path]]
-        place = chance.randrange(len(lines))
-        lines[place] = json.dumps(_edited(json.loads(lines[place]), chance))
-        path.write_text("\n".join(lines))
-        with contextlib.suppress(PipelineError):
-            render(collect(read_runs([run]))).encode()
-            shown += 1
-        path.write_text(whole[path])
-    assert shown > 140
-
-
-def test_a_run_that_has_only_begun_gives_a_report(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "small")
-    for name in ("base", "zero", "picked"):
-        shutil.rmtree(run / name)
-    text = report(run)
-    assert "Not begun: base, zero, picked, later." in text
-    assert "No stage has scores yet." in text
-
-
-def test_what_is_not_a_run_is_a_mistake_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["report", str(tmp_path / "none")]) == 1
-    assert cli.main(["report", str(tmp_path)]) == 1
-    run = write_run(tmp_path / "small")
-    assert cli.main(["report", str(run), "--output", str(tmp_path)]) == 1
-    lines = capsys.readouterr().out.strip().splitlines()
-    assert len(lines) == 3
-    assert "no such folder" in lines[0]
-    assert "is not the folder of a run" in lines[1]
-    assert "is a folder; name a file" in lines[2]
-
-
 def test_the_report_lies_in_the_run_by_default_and_changes_no_stage(tmp_path: Path) -> None:
     run = write_run(tmp_path / "small")
     before = read_record(run / "zero")
@@ -539,12 +395,3 @@ def test_without_matplotlib_png_says_what_to_install(
     assert cli.main(["report", str(run), "--png", str(tmp_path / "png")]) == 1
     assert "pip install 'trl-r1[report]'" in capsys.readouterr().out
     assert not (run / "report.html").exists()
-
-
-def test_rollouts_that_are_written_while_the_report_is_made_do_no_harm(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "small")
-    write_rollouts(run / "zero" / "rollouts", 99, 8)
-    path = run / "zero" / "rollouts" / "step-0000099-0000-rank-000.parquet"
-    path.rename(path.with_name(f".{path.name}.partial"))
-    sources = collect(read_runs([run]))["samples"]["sources"]
-    assert [source["total"] for source in sources] == [4, 4, 96]

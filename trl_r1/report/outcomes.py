@@ -71,7 +71,8 @@ def _counts_so_far(stage: Stage) -> Counter[str]:
     import pyarrow.parquet as pq
 
     counts: Counter[str] = Counter()
-    for path in sorted((stage.folder / "samples").glob("*.parquet")):
+    folder = stage.folders().get("samples", stage.folder)
+    for path in sorted(path for path in folder.glob("*.parquet") if path.name[0] != "."):
         try:
             table = pq.read_table(path, columns=["verdict"])
         except (OSError, pa.ArrowException):

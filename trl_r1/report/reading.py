@@ -40,6 +40,14 @@ class Stage:
     folder: Path
     record: StageRecord
 
+    def folders(self) -> dict[str, Path]:
+        """Its folders by name; of one that is still being filled under the name it will have."""
+        found = {path.name: path for path in sorted(self.folder.glob("*")) if path.is_dir()}
+        for name, path in list(found.items()):
+            if name.startswith(".") and name.endswith(".partial"):
+                found.setdefault(name[1:].removesuffix(".partial"), path)
+        return found
+
 
 @dataclass(frozen=True)
 class Run:
@@ -121,7 +129,10 @@ def read_run(folder: Path, label: str) -> Run:
         PipelineError: not the folder of a run.
     """
     if not folder.is_dir():
-        raise PipelineError(f"{folder}: no such folder; name the folder of a run, as runs/tiny-cpu")
+        kind = "not a folder" if folder.exists() else "no such folder"
+        raise PipelineError(f"{folder}: {kind}; name the folder of a run, as runs/tiny-cpu")
+    if (folder / RECORD_FILE).is_file():
+        raise PipelineError(f"{folder} is a stage; name the folder of its run, {folder.parent}")
     notes: list[str] = []
     document = _run_document(folder, notes)
     found = {stage.name: stage for stage in _read_stages(folder, notes)}
@@ -240,5 +251,11 @@ def read_lines(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     except OSError as error:
         notes.append(f"{path.parent.name}/{path.name} can't be read ({error.strerror}).")
     if bad:
-        notes.append(f"{path.parent.name}/{path.name}: {bad} damaged lines are left out.")
+        notes.append(left_out(f"{path.parent.name}/{path.name}", bad, "line"))
     return rows
+
+
+def left_out(place: str, number: int, what: str) -> str:
+    """A note of what can't be read."""
+    damaged = f"1 damaged {what} is" if number == 1 else f"{number} damaged {what}s are"
+    return f"{place}: {damaged} left out."

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.evaluation.record import KEPT_FOLDER
-from trl_r1.report.reading import Run, Stage, visible
+from trl_r1.report.reading import Run, Stage, left_out, visible
 from trl_r1.report.sample_cards import CardMaker, Texts
 
 MAX_SAMPLES = 2400
@@ -100,12 +100,11 @@ def _fitting(samples: Sequence[dict[str, Any]], limit: int) -> tuple[list[dict[s
 
 def _sources(run_index: int, run: Run) -> Iterator[_Source]:
     for stage in run.stages:
-        folders = [path for path in sorted(stage.folder.glob("*")) if path.is_dir()]
-        for folder in folders:
-            if folder.name in _SKIPPED or folder.name.startswith((".", "checkpoint")):
+        for name, folder in stage.folders().items():
+            if name in _SKIPPED or name.startswith((".", "checkpoint")):
                 continue
             files = [path for path in sorted(folder.rglob("*.parquet")) if path.name[0] != "."]
-            groups = {visible(folder.name): files}
+            groups = {visible(name): files}
             if folder.name == KEPT_FOLDER:
                 # What the runner keeps of its scoring: a file before the stage and one after it.
                 files.sort(key=lambda path: path.stem != "before")
@@ -114,8 +113,7 @@ def _sources(run_index: int, run: Run) -> Iterator[_Source]:
                 source = _Source(run_index, stage, kind)
                 bad = sum(not _take_up(source, path) for path in paths)
                 if bad:
-                    name = f"{stage.name}/{folder.name}"
-                    run.notes.append(f"{name}: {bad} damaged files are left out.")
+                    run.notes.append(left_out(f"{stage.name}/{name}", bad, "file"))
                 if source.total:
                     yield source
 
@@ -156,7 +154,7 @@ def _choose(
         chosen += map(maker.sample, _in_turn(rows, wanted, maker))
     if bad:
         name = f"{source.stage.name}/{source.kind}"
-        notes.append(visible(f"{name}: {bad} damaged files are left out."))
+        notes.append(visible(left_out(name, bad, "file")))
     # Spread out, so that a cut at the limit of bytes falls on all steps alike.
     return [chosen[i] for i in _spread(len(chosen))]
 
