@@ -157,7 +157,7 @@ def read_contents(folder: Path, recipes: Path | None = None) -> RunContents:
     if not ledger:
         what = "no stage of it is finished" if records(folder) else f"no {RECORD_FILE} in it"
         raise PipelineError(f"{folder} has nothing to push: {what}; name a run, as runs/tiny-cpu")
-    run = read_run_file(folder)
+    run, order = read_run_file(folder), order_of(folder, ledger)
     if recipes is None:
         recipes = run.folder if (run.folder / PIPELINE_FILE).is_file() else None
     elif not recipes.is_dir():
@@ -167,8 +167,8 @@ def read_contents(folder: Path, recipes: Path | None = None) -> RunContents:
         run.pipeline,
         _description(recipes),
         run.id,
-        tuple(order_of(folder, ledger)),
-        ledger,
+        tuple(order),
+        {name: ledger[name] for name in order},
         recipes,
     )
 
