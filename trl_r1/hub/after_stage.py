@@ -63,4 +63,4 @@ def _push_stage(
         token=repo.token,
         repo_ids={recipe.name: repo.name},
     )
-    pusher.push([recipe.name], with_run=False)
+    pusher.push_artifacts([recipe.name])

@@ -7,17 +7,15 @@ the next one, and of the one it was at, files that the Hub has already are not s
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trl_r1.hub.cards import Link, Subject, dataset_card, model_card, run_card
 from trl_r1.hub.client import HubError, hub_errors, make_api
-from trl_r1.hub.contents import Artifact, RepoType, RunContents, select_stages
-from trl_r1.hub.leaks import refuse_secrets
+from trl_r1.hub.contents import Artifact, RunContents, select_stages
 from trl_r1.hub.names import repo_name
 from trl_r1.hub.record import (
     HUB_FILE,
@@ -27,7 +25,7 @@ from trl_r1.hub.record import (
     read_hub_record,
     write_hub_record,
 )
-from trl_r1.pipeline.hashing import FileHashes
+from trl_r1.hub.repositories import Repositories
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.run_file import read_run_file
 from trl_r1.pipeline.table import table_text
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 
     from huggingface_hub import HfApi
 
-CARD = "README.md"
 _MAX_TITLE = 59  # the Hub's limit of a collection's title
 
 
@@ -69,36 +66,47 @@ class Pusher:
 
     def __post_init__(self) -> None:
         self.api: HfApi = make_api(self.token)
-        self.hashes = FileHashes()
+        self.repositories = Repositories(self.api, self.private, self.overwrite_cards)
         self.run_repo = f"{self.owner}/{self.name}"
-        self._with_run = True
         self.record = self._known()
 
-    def push(self, stages: Sequence[str] | None = None, with_run: bool = True) -> HubRecord:
+    def push(self, stages: Sequence[str] | None = None) -> HubRecord:
         """Push stages and what belongs to the run; returns what lies where.
 
         Args:
             stages: names; all finished ones by default.
-            with_run: also the run's own repository, its report and the collection.
 
         Raises:
             PipelineError: something is damaged, or holds a token.
             HubError: the Hub refuses, or can't be reached; what was pushed until then stays.
         """
-        self._with_run = with_run
-        chosen = select_stages(self.contents, stages)
-        artifacts = self.contents.artifacts(self.owner, self.name, chosen, self.repo_ids)
-        self._refuse_foreign_run()
+        artifacts = self._chosen(stages)
+        self._meet_what_is_there()
         for artifact in artifacts:
-            self._push_artifact(artifact)
-        if not with_run:
-            return self.record
+            self._push_artifact(artifact, self.run_repo)
         if self.report is not None:
             self._push_report(self.report)
         self._make_collection()
         self._push_run()
         self._collect()
         return self.record
+
+    def push_artifacts(self, stages: Sequence[str]) -> HubRecord:
+        """Push what stages left, and nothing of the run besides.
+
+        Raises:
+            PipelineError, HubError: as `push`.
+        """
+        artifacts = self._chosen(stages)
+        self._meet_what_is_there()
+        has_run = self.record.repo("dataset", self.run_repo) is not None
+        for artifact in artifacts:
+            self._push_artifact(artifact, self.run_repo if has_run else None)
+        return self.record
+
+    def _chosen(self, stages: Sequence[str] | None) -> list[Artifact]:
+        chosen = select_stages(self.contents, stages)
+        return self.contents.artifacts(self.owner, self.name, chosen, self.repo_ids)
 
     @property
     def page(self) -> str:
@@ -115,15 +123,18 @@ class Pusher:
             return fresh
         return replace(known, run_id=self.contents.run_id)
 
-    def _refuse_foreign_run(self) -> None:
-        """A repository of that name may hold another run: nothing of it is to be lost."""
+    def _meet_what_is_there(self) -> None:
+        """Refuse a name that holds another run; go on from what another machine has pushed."""
         remote = self._remote_record()
-        if remote is None or remote.run_id == self.contents.run_id:
+        if remote is None:
             return
-        raise PipelineError(
-            f"{self.run_repo} on the Hub is another run's; push this one with a --name of its own, "
-            f"as --name {self.name}-2"
-        )
+        if remote.run_id != self.contents.run_id:
+            raise PipelineError(
+                f"{self.run_repo} on the Hub is another run's; push this one with a --name of its "
+                f"own, as --name {self.name}-2"
+            )
+        if not self.record.repos:
+            self.record = replace(remote, private=self.private)
 
     def _remote_record(self) -> HubRecord | None:
         """The `hub.json` of the run's repository; None where there is none."""
@@ -141,7 +152,7 @@ class Pusher:
     def _download(self, file: str) -> Path:
         return Path(self.api.hf_hub_download(self.run_repo, file, repo_type="dataset"))
 
-    def _push_artifact(self, artifact: Artifact) -> None:
+    def _push_artifact(self, artifact: Artifact, run_link: str | None) -> None:
         contents = self.contents
         subject = Subject(
             run=contents.pipeline,
@@ -152,7 +163,7 @@ class Pusher:
             ledger=contents.ledger,
             links=self._links(),
             repo_id=artifact.repo_id,
-            run_link=self.run_repo if self._has_run_repo() else None,
+            run_link=run_link,
             recipes=contents.recipes,
         )
         card = model_card(subject) if artifact.repo_type == "model" else dataset_card(subject)
@@ -164,22 +175,23 @@ class Pusher:
             artifact=artifact.name,
             hash=artifact.hash,
         )
-        self._commit(pushed, artifact.files, card, f"{artifact.stage}: {artifact.name}")
-
-    def _has_run_repo(self) -> bool:
-        return self._with_run or self.record.repo("dataset", self.run_repo) is not None
+        self._bring(pushed, artifact.files, card, f"{artifact.stage}: {artifact.name}")
 
     def _push_report(self, report: Path) -> None:
         name = repo_name(f"{self.name}-report")
         pushed = PushedRepo(f"{self.owner}/{name}", "space", "")
         card = report_card(self.contents.pipeline, self.run_repo)
-        self._commit(pushed, {"index.html": report}, card, "report")
+        self._bring(pushed, {"index.html": report}, card, "report")
 
     def _push_run(self) -> None:
         contents = self.contents
         files: dict[str, Path | bytes] = dict(contents.run_files())
+        known = self.record.repo("dataset", self.run_repo)
         if self.report is not None:
             files["report.html"] = self.report
+        elif known is not None and "report.html" in known.files:
+            # Pushed before, and not told to go.
+            files["report.html"] = self._download("report.html")
         files["run.json"] = run_document(contents)
         # Of what lies on the Hub, without the run's own repository: its commit is not known yet.
         others = {k: r for k, r in self.record.repos.items() if r.repo_id != self.run_repo}
@@ -192,7 +204,7 @@ class Pusher:
             table=table_text(contents.folder),
             repo_id=self.run_repo,
         )
-        self._commit(PushedRepo(self.run_repo, "dataset", ""), files, card, "run")
+        self._bring(PushedRepo(self.run_repo, "dataset", ""), files, card, "run")
 
     def _links(self) -> dict[tuple[str, str], Link]:
         """Where the artifacts lie that were pushed so far."""
@@ -202,82 +214,16 @@ class Pusher:
             if repo.stage
         }
 
-    def _commit(
-        self, pushed: PushedRepo, files: Mapping[str, Path | bytes], card: str, message: str
+    def _bring(
+        self, repo: PushedRepo, files: Mapping[str, Path | bytes], card: str, message: str
     ) -> None:
         """Bring a repository to hold these files and this card; remember its commit."""
-        repo_id, repo_type = pushed.repo_id, pushed.repo_type
-        known = self.record.repo(repo_type, repo_id)
-        refuse_secrets(repo_id, {**files, CARD: card.encode()})
-        hashes = {path: self._hash(content) for path, content in files.items()}
-        hashes[CARD] = self._hash(card.encode())
-        with hub_errors(f"pushing {repo_id}"):
-            head = self._make_repo(repo_id, repo_type)
-            if known is not None and known.commit == head and known.files == hashes:
-                self.say(f"{repo_id}: unchanged")
-                return
-            operations, kept_card = self._operations(known, files, card)
-            commit = self.api.create_commit(
-                repo_id,
-                operations,
-                repo_type=repo_type,
-                commit_message=f"trl_r1: {message}",
-                parent_commit=head,
-            ).oid
-            card_blob = self._card_blob(repo_id, repo_type, commit)
-        how = "unchanged" if commit == head else f"pushed, {_count(known, hashes)}"
-        if kept_card:
-            how += "; its card was edited on the Hub and is kept (--overwrite_cards puts ours back)"
-            # Ours is not there: the next push has to look again.
-            del hashes[CARD]
-            card_blob = known.card if known else ""
-        self.say(f"{repo_id}: {how}")
-        self.record = self.record.with_repo(
-            replace(pushed, commit=commit, files=hashes, card=card_blob)
-        )
-        write_hub_record(self.contents.folder, self.record)
-
-    def _make_repo(self, repo_id: str, repo_type: RepoType) -> str:
-        """Make a repository where there is none; returns the head of its main branch."""
-        self.api.create_repo(
-            repo_id,
-            repo_type=repo_type,
-            private=self.private or None,
-            exist_ok=True,
-            space_sdk="static" if repo_type == "space" else None,
-        )
-        info = self.api.repo_info(repo_id, repo_type=repo_type)
-        if self.private and not info.private:
-            self.api.update_repo_settings(repo_id, repo_type=repo_type, private=True)
-        return str(info.sha)
-
-    def _card_blob(self, repo_id: str, repo_type: RepoType, revision: str) -> str:
-        infos = self.api.get_paths_info(repo_id, [CARD], repo_type=repo_type, revision=revision)
-        return str(getattr(infos[0], "blob_id", "")) if infos else ""
-
-    def _operations(
-        self, known: PushedRepo | None, files: Mapping[str, Path | bytes], card: str
-    ) -> tuple[list[Any], bool]:
-        """What a commit does, and whether a card that was edited on the Hub is kept."""
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-        adds: list[Any] = [
-            CommitOperationAdd(path, str(content) if isinstance(content, Path) else content)
-            for path, content in files.items()
-        ]
-        if known is None:
-            return [*adds, CommitOperationAdd(CARD, card.encode())], False
-        there = set(self.api.list_repo_files(known.repo_id, repo_type=known.repo_type))
-        gone = [path for path in known.files if path not in files and path != CARD]
-        adds += [CommitOperationDelete(path) for path in gone if path in there]
-        blob = self._card_blob(known.repo_id, known.repo_type, "main") if CARD in there else ""
-        kept = bool(blob and known.card and blob != known.card) and not self.overwrite_cards
-        return adds if kept else [*adds, CommitOperationAdd(CARD, card.encode())], kept
-
-    def _hash(self, content: Path | bytes) -> str:
-        if isinstance(content, Path):
-            return self.hashes.path(content)
-        return hashlib.sha256(content).hexdigest()[:32]
+        known = self.record.repo(repo.repo_type, repo.repo_id)
+        repo, how = self.repositories.bring(repo, known, files, card, message)
+        self.say(f"{repo.repo_id}: {how}")
+        if repo != known:
+            self.record = self.record.with_repo(repo)
+            write_hub_record(self.contents.folder, self.record)
 
     def _make_collection(self) -> None:
         """The collection, still empty: the run's own repository names it."""
@@ -302,14 +248,6 @@ class Pusher:
             for repo in self.record.repos.values():
                 if (repo.repo_type, repo.repo_id) not in there:
                     self.api.add_collection_item(slug, repo.repo_id, repo.repo_type, exists_ok=True)
-
-
-def _count(known: PushedRepo | None, hashes: Mapping[str, str]) -> str:
-    """How many files a push sends, in words."""
-    old = known.files if known else {}
-    changed = sum(old.get(path) != content for path, content in hashes.items())
-    changed += sum(path not in hashes for path in old)
-    return f"{changed} of {len(hashes)} files" if old else f"{len(hashes)} files"
 
 
 def report_card(run: str, run_repo: str) -> str:
