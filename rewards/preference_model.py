@@ -238,12 +238,16 @@ def _load(model_name: str, dtype: str, device: str) -> tuple[Any, Any]:
 
         loader = AutoPeftModelForSequenceClassification
         settings["num_labels"] = 1
+        if not (Path(model_name) / "adapter_model.safetensors").is_file():
+            raise ValueError(f"{model_name}: its adapter is no safetensors; convert it first")
+    # Neither code that a model brings nor pickles are for a reward to run.
+    settings.update(trust_remote_code=False, use_safetensors=True)
     model = loader.from_pretrained(model_name, **settings)
     if model.config.num_labels != 1:
         raise ValueError(
             f"{model_name}: a reward model has one output, this one has {model.config.num_labels}"
         )
-    tokenizer = AutoTokenizer.from_pretrained(model_name)
+    tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=False)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = tokenizer.pad_token_id

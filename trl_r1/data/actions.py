@@ -247,7 +247,7 @@ def _tokenizer(name: str | None) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ValueError(f"no tokenizer {name}: {' '.join(str(error).split())[:200]}") from error
 

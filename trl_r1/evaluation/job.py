@@ -15,6 +15,7 @@ from trl_r1.evaluation.record import OWN_COLUMNS, VERSION, template_of, write_re
 from trl_r1.evaluation.scores import SCORED
 from trl_r1.pipeline.run import package_versions
 from trl_r1.reasoning_format import ReasoningFormat, get_format
+from trl_r1.sampling.command import trust_arguments
 from trl_r1.sampling.engines import EngineArguments, closing_sampler, open_sampler, open_servers
 from trl_r1.sampling.grading import needed_columns
 from trl_r1.sampling.job import engine_of
@@ -194,7 +195,10 @@ def job_of(options: argparse.Namespace) -> EvaluationJob:
     )
     output.mkdir(parents=True, exist_ok=True)
     model_args = ModelArguments(
-        model_name_or_path=model, dtype=options.dtype, chat_template=options.chat_template
+        model_name_or_path=model,
+        dtype=options.dtype,
+        chat_template=options.chat_template,
+        **trust_arguments(options),
     )
     ks = sorted(set(options.k or ()))
     size = options.shard_size

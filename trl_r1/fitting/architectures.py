@@ -82,7 +82,7 @@ def find_architecture(name: str) -> Architecture:
         return find_architecture(base_model_path(name))
     is_folder = Path(name).is_dir()
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         known = None if is_folder else known_config(name)
         if known is None:

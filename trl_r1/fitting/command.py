@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trl_r1.sampling.command import add_trust_options, trust_arguments
+
 _PLAN_HELP = """\
 Prints what each phase of each stage takes on a card, and the nearest settings that fit.
 
@@ -79,6 +81,7 @@ def add_commands(
         metavar="N",
         help="prompts on which merged and unmerged model are compared; 8 by default, 0 for none",
     )
+    add_trust_options(merge)
     merge.set_defaults(run=_merge)
 
 
@@ -181,7 +184,7 @@ def _merge(options: argparse.Namespace) -> int:
     known = training_of(options.adapter)
     if given.get("load_in_4bit") or given.get("load_in_8bit"):
         known = {k: v for k, v in known.items() if not k.startswith("load_in")}
-    model_args = ModelArguments(**{**known, **given})
+    model_args = ModelArguments(**{**known, **given, **trust_arguments(options)})
     try:
         report = merge_adapter(
             options.adapter,

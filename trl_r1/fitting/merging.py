@@ -27,6 +27,7 @@ from trl_r1.training.arguments import ModelArguments
 from trl_r1.training.artifacts import partial_folder, promote
 from trl_r1.training.dequantised import load_as_trained
 from trl_r1.training.models import is_adapter_folder, set_end_token
+from trl_r1.trust.model_files import check_model, told_of_trust
 
 _TRAINED_AS = (
     "dtype",
@@ -97,7 +98,12 @@ def merge_adapter(
     base = base or str(config.base_model_name_or_path)
     is_scorer = str(getattr(config.task_type, "value", config.task_type)) == "SEQ_CLS"
     architecture: Any = AutoModelForSequenceClassification if is_scorer else AutoModelForCausalLM
-    tokenizer = AutoTokenizer.from_pretrained(_tokenizer_source(adapter, base))
+    check_model(str(adapter), model_args.allowed())
+    source = _tokenizer_source(adapter, base)
+    with told_of_trust(source):
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=model_args.trust_remote_code
+        )
     model = PeftModel.from_pretrained(
         load_as_trained(base, model_args, architecture), str(adapter)
     ).eval()
@@ -108,7 +114,9 @@ def merge_adapter(
     if prompts:
         dtype = next(merged.parameters()).dtype
         del model, merged
-        stored = architecture.from_pretrained(output, dtype=dtype).eval()
+        stored = architecture.from_pretrained(
+            output, dtype=dtype, trust_remote_code=model_args.trust_remote_code
+        ).eval()
         after = (outputs(stored, tokenizer, prompt) for prompt in prompts)
         pairs = zip(before, after, strict=True)
         difference = max(float((one - other).abs().max()) for one, other in pairs)

@@ -152,7 +152,7 @@ def tiny_config(
 def _tokenizer(name: str) -> tuple[PreTrainedTokenizerBase, bool]:
     """The tokenizer of a model, or a stand-in; whether it is its own."""
     try:
-        return AutoTokenizer.from_pretrained(name), True
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False), True
     except (OSError, ValueError):
         if Path(name).is_dir():
             raise

@@ -19,7 +19,7 @@ from typing import Any
 from trl_r1.hub.access import setting_faults as push_setting_faults
 from trl_r1.pipeline.check_batches import batch_fault
 from trl_r1.pipeline.check_data import SourceChecker
-from trl_r1.pipeline.check_names import name_fault
+from trl_r1.pipeline.check_names import allowed_by, name_fault
 from trl_r1.pipeline.check_rewards import reward_faults
 from trl_r1.pipeline.check_settings import setting_faults
 from trl_r1.pipeline.configs import build_configs, path_keys, resolve
@@ -155,7 +155,9 @@ class _Checker:
             yield "", 'model_name_or_path is missing; a folder, a Hub id or "@stage"'
         for key in path_keys(recipe.values):
             if recipe.values[key] and not is_reference(recipe.values[key]):
-                fault, note = name_fault(recipe.values[key], "model", self.pipeline.folder)
+                fault, note = name_fault(
+                    recipe.values[key], "model", self.pipeline.folder, allowed_by(recipe.values)
+                )
                 if fault:
                     yield key, f"{key}: {fault}"
                 if note:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pydantic
 
 from trl_r1.pipeline.check_data import format_of, task_name
-from trl_r1.pipeline.check_names import name_fault
+from trl_r1.pipeline.check_names import allowed_by, name_fault
 from trl_r1.pipeline.keys import Key, check_value
 from trl_r1.pipeline.mistakes import one_of, suggestion
 from trl_r1.pipeline.recipe import StageRecipe
@@ -112,7 +112,7 @@ def _argument_faults(
         key = Key(name, _annotation(function, name), None)
         faults.append(check_value(key, value, f"{place}.args.")[1])
         if is_model_key(name) and isinstance(value, str):
-            fault = name_fault(value, "model", folder)[0]
+            fault = name_fault(value, "model", folder, allowed_by(reward.args))[0]
             faults.append(f"{place}.args.{name}: {fault}" if fault else None)
     found = [fault for fault in faults if fault]
     yield from found

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trl_r1.pipeline.keys import keys_of
+from trl_r1.pipeline.keys import Key, keys_of
 from trl_r1.pipeline.recipe import SOURCE_KEYS, StageRecipe
 from trl_r1.pipeline.references import (
     find_path,
@@ -126,9 +126,17 @@ def build_configs(
     if "output_dir" in keys:
         settings["output_dir"] = str(output_dir / "checkpoints")
     return tuple(
-        config(**{k: v for k, v in settings.items() if k in keys and keys[k].owner is config})
+        config(**{k: v for k, v in settings.items() if k in keys and _takes(config, keys[k])})
         for config in spec.configs
     )
+
+
+# A field of TRL's configs and of ours, which all have to know.
+_SHARED = frozenset(("trust_remote_code",))
+
+
+def _takes(config: type, key: Key) -> bool:
+    return key.owner is config or (key.name in _SHARED and key.name in keys_of(config))
 
 
 def runner_settings(spec: StageSpec, values: Mapping[str, Any]) -> dict[str, Any]:

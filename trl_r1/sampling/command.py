@@ -82,6 +82,7 @@ def add_engine_options(group: Any) -> None:
     )
     group.add_argument("--dtype", help="of a model's weights, as bfloat16")
     group.add_argument("--chat_template", metavar="NAME", help="chatml or compact; the model's own")
+    add_trust_options(group)
     group.add_argument("--vllm_options", default="{}", metavar="YAML", help="arguments of vllm.LLM")
     group.add_argument(
         "--tokenizer",
@@ -98,6 +99,29 @@ def add_engine_options(group: Any) -> None:
         metavar="NAME",
         help=f"environment variable with the servers' API key; {KEY_VARIABLE}",
     )
+
+
+def add_trust_options(group: Any) -> None:
+    """Add the options that say what of a model may run."""
+    group.add_argument(
+        "--trust_remote_code",
+        action="store_true",
+        help="run code that the model brings; read it first",
+    )
+    group.add_argument(
+        "--use_safetensors",
+        choices=["true", "false"],
+        default="true",
+        help="false: pickles are taken for weights, too, which can run code; true",
+    )
+
+
+def trust_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Those options as keys of `ModelArguments`."""
+    return {
+        "trust_remote_code": options.trust_remote_code,
+        "use_safetensors": options.use_safetensors == "true",
+    }
 
 
 def _add_job(group: Any) -> None:

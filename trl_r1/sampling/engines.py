@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from trl_r1.sampling import RemoteSampler, Sampler
 from trl_r1.sampling.server import ServerError
 from trl_r1.sampling.server_address import KEY_VARIABLE, ServerAddress
+from trl_r1.trust.model_files import check_model
 
 if TYPE_CHECKING:
     from trl_r1.reasoning_format import ReasoningFormat
@@ -178,8 +179,14 @@ def _opened(
         dtype: dict[str, Any] = {"dtype": model_args.dtype} if model_args.dtype else {}
         if model_args.load_in_4bit:
             dtype["quantization"] = "bitsandbytes"
+        base = base_model_path(model_path)
+        for path in dict.fromkeys((model_path, base)):
+            check_model(path, model_args.allowed())
+        trust: dict[str, Any] = {"trust_remote_code": model_args.trust_remote_code}
+        if model_args.use_safetensors and not dtype.get("quantization"):
+            trust["load_format"] = "safetensors"
         return VllmSampler.from_pretrained(
-            base_model_path(model_path), tokenizer, {**dtype, **arguments.vllm_options}, adapter
+            base, tokenizer, {**dtype, **trust, **arguments.vllm_options}, adapter
         )
     from trl_r1.sampling.continuous_sampler import ContinuousSampler
     from trl_r1.sampling.transformers_sampler import TransformersSampler

@@ -16,6 +16,7 @@ import torch
 
 from trl_r1.reasoning_format import ReasoningFormat, get_format
 from trl_r1.sampling.assistants import AssistantArguments
+from trl_r1.sampling.command import trust_arguments
 from trl_r1.sampling.engines import (
     EngineArguments,
     Unopened,
@@ -138,7 +139,10 @@ def job_of(options: argparse.Namespace) -> Job:
         model,
         engine,
         ModelArguments(
-            model_name_or_path=model, dtype=options.dtype, chat_template=options.chat_template
+            model_name_or_path=model,
+            dtype=options.dtype,
+            chat_template=options.chat_template,
+            **trust_arguments(options),
         ),
         fmt,
         _rows(options, fmt),

@@ -14,6 +14,7 @@ from trl import ModelConfig
 
 from trl_r1.sampling.engines import Engine, EngineArguments
 from trl_r1.tasks import DatasetSource
+from trl_r1.trust.model_files import Allowed
 
 
 @dataclass
@@ -44,6 +45,20 @@ class ModelArguments(ModelConfig):
         default=None,
         metadata={"help": "`chatml`, `compact`, or None to keep the model's own template."},
     )
+    trust_remote_code: bool = field(
+        default=False,
+        metadata={
+            "help": "Run code that a model brings in its folder or repository. Read it first: it "
+            "can do whatever you can."
+        },
+    )
+    use_safetensors: bool = field(
+        default=True,
+        metadata={
+            "help": "Load weights from safetensors alone. false: take pickles where there are no "
+            "others, which can run code when they are read."
+        },
+    )
     adapter_output: Literal["merged", "adapter"] = field(
         default="merged",
         metadata={
@@ -52,6 +67,10 @@ class ModelArguments(ModelConfig):
             "which the next stage goes on training."
         },
     )
+
+    def allowed(self) -> Allowed:
+        """What of a model may run."""
+        return Allowed(self.trust_remote_code, not self.use_safetensors)
 
 
 @dataclass

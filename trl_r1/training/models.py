@@ -30,6 +30,7 @@ from trl import get_peft_config, get_quantization_config
 from trl_r1.reasoning_format import ReasoningFormat, chat_template
 from trl_r1.rewards.think_format import THINK_CLOSE, THINK_OPEN
 from trl_r1.training.arguments import ModelArguments
+from trl_r1.trust.model_files import check_model, told_of_trust
 
 _PROBE = "probe"
 
@@ -63,7 +64,12 @@ def load_tokenizer(
     """
     has_own = any((Path(path) / name).is_file() for name in _TOKENIZER_FILES)
     source = path if has_own or not is_adapter_folder(path) else base_model_path(path)
-    tokenizer = AutoTokenizer.from_pretrained(source, revision=model_args.model_revision)
+    with told_of_trust(source):
+        tokenizer = AutoTokenizer.from_pretrained(
+            source,
+            revision=model_args.model_revision,
+            trust_remote_code=model_args.trust_remote_code,
+        )
     if model_args.chat_template is not None:
         tokenizer.chat_template, end_token = chat_template(model_args.chat_template, fmt)
         if end_token not in tokenizer.get_vocab():
@@ -174,6 +180,7 @@ def load_policy(
         )
     if carried and trainable:
         _check_carried_adapter(path, model_args)
+    check_model(path, model_args.allowed())
     model = load_weights(base_model_path(path), model_args, trainable=trainable)
     if carried:
         model = PeftModel.from_pretrained(model, path, is_trainable=trainable)
@@ -246,7 +253,11 @@ def load_weights(
         "revision": model_args.model_revision,
         "attn_implementation": model_args.attn_implementation,
         "dtype": resolved.dtype if resolved.dtype == "auto" else getattr(torch, resolved.dtype),
+        "trust_remote_code": model_args.trust_remote_code,
+        # False would pass over safetensors that are there.
+        "use_safetensors": True if model_args.use_safetensors else None,
     }
+    check_model(path, model_args.allowed())
     quantization = get_quantization_config(resolved)
     if quantization is not None:
         kwargs["quantization_config"] = quantization
@@ -255,7 +266,8 @@ def load_weights(
         kwargs["num_labels"] = 1
         if quantization is not None:  # the new head has to stay trainable
             quantization.llm_int8_skip_modules = ["score"]
-    model = architecture.from_pretrained(path, **kwargs)
+    with told_of_trust(path):
+        model = architecture.from_pretrained(path, **kwargs)
     if quantization is not None:
         keep_gradients_on_cpu(model)
     return model
