@@ -18,7 +18,8 @@ from trl_r1.pipeline.inputs import gather_inputs
 from trl_r1.pipeline.reading import read_pipeline
 from trl_r1.reasoning_format import get_format
 from trl_r1.tasks import TASKS, DatasetSource, find_task, load_rows, load_task
-from trl_r1.tasks.columns import extracted, fill
+from trl_r1.tasks.column_rows import extracted
+from trl_r1.tasks.row_templates import fill
 from trl_r1.tasks.set_rows import dapo_row, live_code_bench_row
 from trl_r1.verification.loading import load_reward
 from trl_r1.verification.reading_tests import parse_tests
@@ -216,9 +217,13 @@ def test_rows_of_no_use_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", SETS["numina_math"][0], unboxed)
     assert len(load(path, "numina_math")) == 1
     proof = {**SETS["numina_math_1_5"][0], "question_type": "proof", "answer": "proof"}
-    assert len(load(write(tmp_path / "b.jsonl", proof), "numina_math_1_5")) == 0
+    path = write(tmp_path / "b.jsonl", proof, SETS["numina_math_1_5"][0])
+    assert len(load(path, "numina_math_1_5")) == 1
     wrong = {**SETS["openr1_math"][0], "correctness_math_verify": [False] * 3}
-    assert len(load(write(tmp_path / "c.jsonl", wrong), "openr1_math")) == 0
+    path = write(tmp_path / "c.jsonl", wrong, SETS["openr1_math"][0])
+    assert len(load(path, "openr1_math")) == 1
+    with pytest.raises(ValueError, match="openr1_math: none of the 1 rows of"):
+        load(write(tmp_path / "d.jsonl", wrong), "openr1_math")
 
 
 def test_r1_traces_are_kept_as_they_are_or_put_into_the_formats_tags(tmp_path: Path) -> None:

@@ -100,10 +100,10 @@ def _evaluation_set(name: str, split: str) -> Any:
     """The problems of a task, as the task's source has them, or of a data set."""
     from trl_r1.data.output import read_rows
     from trl_r1.data.texts import question_of
-    from trl_r1.tasks import find_task
+    from trl_r1.tasks import is_task_name
 
     rows = read_rows(name, split)
-    if Path(name).expanduser().exists() or find_task(name) is None:
+    if not is_task_name(name):
         return rows
     return [question_of(prompt) for prompt in rows["prompt"]]
 

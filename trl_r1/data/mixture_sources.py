@@ -36,13 +36,13 @@ def mixture_source(text: str, format_name: str) -> MixtureSource:
     from trl_r1.data.mixing import MixtureSource
     from trl_r1.data.output import read_rows
     from trl_r1.reasoning_format import get_format
-    from trl_r1.tasks import DatasetSource, find_task, load_rows
+    from trl_r1.tasks import DatasetSource, is_task_name, load_rows
 
     path, pairs = split_source(text)
     values = _source_values(text, pairs)
     task = values.pop("task", None)
     split = values.pop("split", "train")
-    if task is None and not Path(path).expanduser().exists() and find_task(path) is not None:
+    if task is None and is_task_name(path):
         task = path
     if task is None:
         rows = read_rows(path, split)

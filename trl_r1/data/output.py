@@ -22,7 +22,7 @@ from trl_r1.sampling.shards import (
     promote,
     write_atomically,
 )
-from trl_r1.tasks import DatasetSource, find_task, load_rows
+from trl_r1.tasks import DatasetSource, is_task_name, load_rows
 from trl_r1.tasks.sources import read_source
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def read_rows(name: str, split: str = "train") -> Dataset:
     Raises:
         ValueError: they can't be read.
     """
-    if not Path(name).expanduser().exists() and find_task(name) is not None:
+    if is_task_name(name):
         return load_rows(DatasetSource(task=name, split=split), FORMATS["r1"])
     try:
         return read_source(DatasetSource(dataset_name=name, split=split))

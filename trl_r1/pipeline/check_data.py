@@ -55,6 +55,7 @@ class SourceChecker:
         self.folder = folder
         self.note = note
         self._rows: dict[str, tuple[Dataset | None, str | None]] = {}
+        self._task_files: dict[str, str] = {}
         self._gold: dict[tuple[str, str], tuple[str | None, str | None]] = {}
 
     def stage(self, recipe: StageRecipe) -> Iterator[str]:
@@ -148,6 +149,7 @@ class SourceChecker:
                 hint = suggestion(source.task, TASKS) or f"; known: {one_of(TASKS)}"
                 yield f"{place}: unknown task {source.task!r}{hint}"
                 return
+            yield from self._task_file(source, task, place, where)
             yield from argument_faults(source, task, place)
         elif source.args:
             yield f"{place}.args: there is no task to take them"
@@ -159,6 +161,25 @@ class SourceChecker:
         yield from pass_rate_faults(source, place)
         if source.num_rows is not None and source.num_rows < 1:
             yield f"{place}.num_rows should be at least 1"
+
+    def _task_file(
+        self, source: DatasetSource, task: Task, place: str, where: str
+    ) -> Iterator[str]:
+        """A task file's source that is not there, and two files whose tasks have one name."""
+        if not is_task_file(source.task):
+            return
+        first = self._task_files.setdefault(task.name, str(source.task))
+        if first != source.task:
+            yield (
+                f"{place}.task: {source.task} and {first} both declare the task {task.name!r}; "
+                "give each a `name` of its own"
+            )
+        if source.dataset_name is None and task.default_source and not _is_local(task):
+            fault, note = name_fault(task.default_source, "dataset", self.folder)
+            if fault:
+                yield f"{place}.task: {source.task}: source: {fault}"
+            if note:
+                self.note(f"{where}: {place}.task: {source.task}: source: {note}")
 
     def _names(self, source: DatasetSource, place: str, where: str) -> Iterator[str]:
         """Data that a source names and that is not there."""
@@ -189,7 +210,8 @@ class SourceChecker:
         """The rows, as far as they can be had here and now, or what is wrong with them."""
         task = self._task(source)
         local = find_path(source.dataset_name, self.folder) if source.dataset_name else None
-        if local is None and not (task and task.makes_rows and source.dataset_name is None):
+        has_own = source.dataset_name is None and task is not None
+        if local is None and not (has_own and task and (task.makes_rows or _is_local(task))):
             return None, None
         made = replace(source, dataset_name=str(local) if local else None)
         if is_task_file(source.task):
@@ -306,6 +328,11 @@ def _stage_columns(recipe: StageRecipe, columns: set[str], place: str) -> Iterat
             f"{place} has no column {one_of(missing)}, which a {recipe.stage} stage needs; it has "
             f"{one_of(sorted(columns))}"
         )
+
+
+def _is_local(task: Task) -> bool:
+    """Whether its rows come from a file that lies beside the task's."""
+    return task.default_source is not None and Path(task.default_source).is_absolute()
 
 
 def _load_quietly(source: DatasetSource, fmt: str) -> tuple[Dataset | None, str | None]:

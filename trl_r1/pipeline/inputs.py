@@ -17,6 +17,7 @@ from trl_r1.pipeline.recipe import SOURCE_KEYS, Pipeline, StageRecipe
 from trl_r1.pipeline.references import Reference, find_path, find_references, is_reference
 from trl_r1.stages import RewardSpec
 from trl_r1.tasks import find_task, is_task_file
+from trl_r1.tasks.sources import files_of_splits
 from trl_r1.training.arguments import EvaluationSettings
 from trl_r1.trust.secrets import is_secret, without_secrets
 
@@ -154,7 +155,11 @@ def _outside_names(recipe: StageRecipe, folder: Path) -> Iterator[tuple[str, str
                 names["task"] = source["task"]
                 if not names["dataset_name"]:
                     task = find_task(source["task"], folder)
-                    names["task.source"] = task.default_source if task else None
+                    own = task.default_source if task else None
+                    names["task.source"] = own
+                    if own and "{split}" in own:
+                        files = files_of_splits(Path(own))
+                        names |= {f"task.source[{file.name}]": str(file) for file in files}
             for part, name in names.items():
                 if name and not is_reference(name):
                     yield f"{key}[{index}].{part}", name, "data"

@@ -173,6 +173,17 @@ def is_task_file(name: str | None) -> bool:
     return name is not None and name.endswith((".yaml", ".yml"))
 
 
+def is_task_name(name: str) -> bool:
+    """Whether a name given for data is a task's, or its YAML file, and no file of rows.
+
+    Raises:
+        ValueError: a YAML file that declares no task.
+    """
+    if is_task_file(name):
+        return find_task(name) is not None
+    return not Path(name).expanduser().exists() and find_task(name) is not None
+
+
 def load_rows(source: DatasetSource, fmt: ReasoningFormat) -> Dataset:
     """The rows of a source, through its task where it names one, within its pass rates.
 

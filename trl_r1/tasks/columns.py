@@ -1,37 +1,32 @@
 r"""A task by declaration: which columns of a set make the prompt, the gold answer and the rest.
 
 `ColumnTask` is what known sets (`known_sets`) and users' YAML files (`task_file`) are made of.
-Texts are templates over the source's columns: `{question}`, a field inside of one
-`{reward_model[ground_truth]}`; braces of LaTeX in a template itself are doubled, those in columns
-are not looked at.
+Texts are templates over the source's columns (`row_templates`); braces of LaTeX in a template
+itself are doubled, those in columns are not looked at. Left out: making the rows (`column_rows`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import random
-import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trl_r1.tasks import DatasetSource, Task
+from trl_r1.tasks.column_rows import Convert, is_wanted
+from trl_r1.tasks.row_templates import as_template, columns_of
 from trl_r1.tasks.sources import Source, read_source
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from trl_r1.reasoning_format import Message, ReasoningFormat
+    from trl_r1.reasoning_format import ReasoningFormat
 
 # A source's row and the split to one with further or other columns; None leaves the row out.
 Prepare = Callable[[dict[str, Any], str], "dict[str, Any] | None"]
 
 _logger = logging.getLogger(__name__)
-_LETTERS = string.ascii_uppercase
-_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ class ColumnTask:
         """
         table = self.read(source)
         name = source.dataset_name or self.source
-        convert = _Convert(self, fmt, source.split, f"{self.name}: row {{}} of {name}")
+        convert = Convert(self, fmt, source.split, f"{self.name}: row {{}} of {name}")
         where = {**self.where, **source.args.get("where", {})}
         if missing := sorted((self._needed() | set(where)) - set(table.column_names)):
             raise ValueError(
@@ -130,6 +125,8 @@ class ColumnTask:
             load_from_cache_file=False,
             desc=self.name,
         )
+        if not len(rows) and len(table):
+            raise ValueError(f"{self.name}: {_why_none(table, where, name)}")
         if len(rows) < len(table):
             _logger.info("%s: %d of %d rows are used", self.name, len(rows), len(table))
         return rows
@@ -161,9 +158,14 @@ class ColumnTask:
         """Columns of the source that the templates name; those of `prepare` say so themselves."""
         if self.prepare is not None:
             return set(self.needs)
-        texts = [self.solution, self.reasoning, self.response, *_as_templates(self.columns)]
+        texts = [
+            self.solution,
+            self.reasoning,
+            self.response,
+            *map(as_template, self.columns.values()),
+        ]
         texts += [None if self.messages else self.prompt]
-        names = {name for text in texts if text for name in _names(text)}
+        names = {name for text in texts if text for name in columns_of(text)}
         names |= {self.messages} if self.messages else set()
         if isinstance(self.choices, str):
             names.add(self.choices)
@@ -190,175 +192,17 @@ def _split_of_folder(own: DatasetSource, renamed: DatasetSource) -> Source:
     return own if has_own else replace(renamed, dataset_name=own.dataset_name)
 
 
-@dataclass(frozen=True)
-class _Convert:
-    """Rows of a source to rows of the task, a batch at a time."""
-
-    task: ColumnTask
-    fmt: ReasoningFormat
-    split: str
-    place: str
-
-    def __call__(
-        self, batch: Mapping[str, Sequence[Any]], indices: Sequence[int], where: Mapping[str, Any]
-    ) -> dict[str, list[Any]]:
-        made: list[dict[str, Any]] = []
-        for index, values in zip(indices, zip(*batch.values(), strict=True), strict=True):
-            row: dict[str, Any] | None = dict(zip(batch, values, strict=True))
-            try:
-                if row is None or not _is_wanted(row, where):
-                    continue
-                row = self.task.prepare(row, self.split) if self.task.prepare else row
-                converted = None if row is None else self._row(row)
-            except (ValueError, KeyError, TypeError, IndexError) as error:
-                detail = f"no {error}" if isinstance(error, KeyError) else str(error)
-                raise ValueError(f"{self.place.format(index)}, {self.split}: {detail}") from error
-            made += [] if converted is None else [converted]
-        return {name: [row[name] for row in made] for name in self.task.column_names}
-
-    def _row(self, row: dict[str, Any]) -> dict[str, Any] | None:
-        task = self.task
-        question = "" if task.messages else fill(task.prompt, row)
-        solution = None if task.solution is None else fill(task.solution, row)
-        options: list[str] = []
-        if task.choices:
-            options, solution = _choices(task, row, solution or "")
-            question = "\n".join(
-                [question.strip(), "", *(f"{_LETTERS[i]}. {o}" for i, o in enumerate(options))]
-            )
-        answer = None if solution is None else extracted(solution, task.extract)
-        if solution is not None and not answer:
-            return None
-        prompt = self._prompt(question, row)
-        converted: dict[str, Any] = {
-            "prompt": prompt,
-            "solution": answer,
-            "task": task.name,
-            "language": row.get("language") or task.language,
-            "options": json.dumps(options, ensure_ascii=False),
-            **{name: _text(_value(text, row)) for name, text in task.columns.items()},
-        }
-        if "completion" in task.column_names:
-            text = self._completion(row, answer or "")
-            if not text:
-                return None
-            converted["completion"] = [{"role": "assistant", "content": text}]
-        return converted
-
-    def _prompt(self, question: str, row: Mapping[str, Any]) -> list[Message]:
-        if self.task.messages:
-            turns = [dict(turn) for turn in row[self.task.messages]]
-            return turns[:-1] if turns and turns[-1]["role"] == "assistant" else turns
-        if self.task.kind == "reasoning":
-            return self.fmt.prompt(question)
-        return [{"role": "user", "content": question}]
-
-    def _completion(self, row: Mapping[str, Any], answer: str) -> str:
-        if self.task.messages:
-            last = row[self.task.messages][-1]
-            return str(last["content"]) if last["role"] == "assistant" else ""
-        final = answer if self.fmt.profile == "answer_tags" else f"\\boxed{{{answer}}}"
-        if self.task.reasoning:
-            return self.fmt.render(fill(self.task.reasoning, row), final)
-        text = fill(self.task.response or "", row)
-        if self.task.kind == "general" or not text:
-            return text
-        reasoning, has_end, rest = text.partition(_THINK_CLOSE)
-        reasoning = reasoning.strip().removeprefix(_THINK_OPEN)
-        if not has_end:
-            return self.fmt.render(text, final)
-        is_plain = self.fmt.profile == "answer_tags" or not rest.strip()
-        return self.fmt.render(reasoning, final if is_plain else rest.strip())
-
-
-def extracted(text: str, how: Literal["text", "boxed", "after_hashes"]) -> str:
-    r"""The answer in a text: all of it, its last `\boxed{}` with balanced braces, or what follows
-    `####`; an empty text where there is none."""
-    if how == "text":
-        return text.strip()
-    if how == "after_hashes":
-        return text.rpartition("####")[2].strip().replace(",", "") if "####" in text else ""
-    start = text.rfind("\\boxed{")
-    depth = 0
-    for end in range(start, len(text)) if start >= 0 else ():
-        depth += {"{": 1, "}": -1}.get(text[end], 0)
-        if text[end] == "}" and depth == 0:
-            return text[start + len("\\boxed{") : end].strip()
-    return ""
-
-
-def _choices(task: ColumnTask, row: Mapping[str, Any], solution: str) -> tuple[list[str], str]:
-    """Texts of the options, in order, and the letter of the right one."""
-    if isinstance(task.choices, tuple):
-        options = [str(row[name]).strip() for name in task.choices]
-        labels = list(_LETTERS)
-    else:
-        given = row[str(task.choices)]
-        if isinstance(given, str):
-            given = json.loads(given)
-        is_labelled = isinstance(given, Mapping)
-        options = [str(text) for text in (given["text"] if is_labelled else given)]
-        labels = [str(label) for label in given["label"]] if is_labelled else list(_LETTERS)
-    right = _place(solution.strip(), options, labels)
-    if task.shuffle_choices:
-        # By the question's own text, so that no other row and no seed moves them.
-        seed = hashlib.sha256("\0".join(options).encode()).digest()
-        order = random.Random(seed).sample(range(len(options)), len(options))
-        options, right = [options[i] for i in order], order.index(right)
-    return options, _LETTERS[right]
-
-
-def _place(solution: str, options: Sequence[str], labels: Sequence[str]) -> int:
-    if solution in options:
-        return options.index(solution)
-    if solution in labels[: len(options)]:
-        return labels.index(solution)
-    if solution.isdigit() and int(solution) < len(options):
-        return int(solution)
-    raise ValueError(f"the answer {solution!r} is none of the options")
-
-
-def _is_wanted(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    for name, allowed in where.items():
-        values = allowed if isinstance(allowed, (list, tuple)) else [allowed]
-        if row[name] not in values:
-            return False
-    return True
-
-
-class _Template(string.Formatter):
-    """`str.format` for columns and what is in them, and not for attributes of objects."""
-
-    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
-        name, *inner = field_name.replace("]", "").split("[")
-        value = kwargs[name]
-        for key in inner:
-            value = value[int(key)] if isinstance(value, (list, tuple)) else value[key]
-        return ("" if value is None else value), name
-
-
-_template = _Template()
-
-
-def fill(template: str, row: Mapping[str, Any]) -> str:
-    """A template with a row's columns in it; a column that is None is an empty text."""
-    return _template.vformat(template, (), row)
-
-
-def _names(template: str) -> list[str]:
-    fields = [name for _, name, _, _ in _template.parse(template) if name is not None]
-    return [name.partition("[")[0] for name in fields]
-
-
-def _as_templates(columns: Mapping[str, str]) -> list[str]:
-    return [text if "{" in text else f"{{{text}}}" for text in columns.values()]
-
-
-def _value(text: str, row: Mapping[str, Any]) -> Any:
-    return fill(text, row) if "{" in text else row[text]
-
-
-def _text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, default=str)
+def _why_none(table: Dataset, where: Mapping[str, Any], name: str | None) -> str:
+    """Why no row of a table is used."""
+    for key, allowed in where.items():
+        there = list(dict.fromkeys(map(repr, table[key])))
+        if not any(is_wanted({key: value}, {key: allowed}) for value in table[key]):
+            shown = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
+            return f"where: no row of {name} has {allowed!r} as {key}; there is {shown}"
+    if where:
+        keys = ", ".join(where)
+        return f"no row of {name} is used: none has all of where ({keys}) and an answer"
+    return (
+        f"none of the {len(table)} rows of {name} is used: each is without an answer (see "
+        "`solution` and `extract`), or `prepare` leaves it out"
+    )

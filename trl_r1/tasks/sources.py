@@ -153,3 +153,10 @@ def _file_of_split(folder: Path, split: str) -> Path | None:
 def _is_blank(path: Path) -> bool:
     with path.open("rb") as file:
         return all(not chunk.strip() for chunk in iter(lambda: file.read(1 << 16), b""))
+
+
+def files_of_splits(path: Path) -> list[Path]:
+    """The files that a path whose name has a `{split}` stands for, sorted."""
+    before, _, after = path.name.partition("{split}")
+    there = path.parent.iterdir() if path.parent.is_dir() else ()
+    return sorted(p for p in there if p.name.startswith(before) and p.name.endswith(after))

@@ -11,6 +11,7 @@
     columns: {level: difficulty}  # further columns for rewards
     splits: {test: validation}    # what the source calls a split
 
+Keys of `columns` can't be `prompt`, `completion`, `solution` or `task`, which have their own.
 `prepare: my_code.py:my_function` names a function `(row, split) -> row or None` for what templates
 can't say.
 """
@@ -18,19 +19,22 @@ can't say.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import importlib.util
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pydantic
 
+from trl_r1.pipeline.mistakes import one_of, suggestion
 from trl_r1.pipeline.yaml_files import read_mapping
-from trl_r1.tasks import TASKS, Task
+from trl_r1.tasks import Task
 from trl_r1.tasks.columns import ColumnTask, Prepare
+from trl_r1.tasks.declared_values import value_faults
+from trl_r1.tasks.sources import files_of_splits
 from trl_r1.trust.withholding import WithheldError, is_withheld
 
 _FIELDS = {field.name: field for field in dataclasses.fields(ColumnTask)}
@@ -58,14 +62,13 @@ def _read(path: Path, changed: int, without_code: bool) -> Task:
         raise ValueError(f"{path}: a task file is a mapping like `name: my_task`")
     faults = [_unknown(key) for key in values if key not in _FIELDS]
     values.setdefault("name", path.stem)
-    if values["name"] in TASKS:
-        faults.append(f"name: {values['name']!r} is a built-in task; choose another name")
     prepare = values.pop("prepare", None)
     try:
         given = {key: value for key, value in values.items() if key in _FIELDS}
         declared = pydantic.TypeAdapter(ColumnTask).validate_python(given)
     except pydantic.ValidationError as error:
         faults += [f"{_place(e['loc'])}: {e['msg']}" for e in error.errors()]
+    faults += value_faults(values, path.parent)
     if faults:
         raise ValueError(f"{path}: {'; '.join(faults)}")
     if prepare is not None:
@@ -79,8 +82,7 @@ def _read(path: Path, changed: int, without_code: bool) -> Task:
 
 
 def _unknown(key: Any) -> str:
-    near = difflib.get_close_matches(str(key), _FIELDS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(_FIELDS)}"
+    hint = suggestion(str(key), _FIELDS) or f"; known: {', '.join(_FIELDS)}"
     return f"unknown key {key!r}{hint}"
 
 
@@ -89,9 +91,12 @@ def _place(location: tuple[Any, ...]) -> str:
 
 
 def _beside(source: str | None, folder: Path) -> str | None:
-    """A source that lies beside the file, by its path."""
-    if source and (folder / source).exists():
-        return str(folder / source)
+    """A source that lies beside the file, by its path; `{split}` stands for any split."""
+    if not source:
+        return source
+    beside = folder / source
+    if beside.exists() or ("{split}" in beside.name and files_of_splits(beside)):
+        return str(beside)
     return source
 
 
@@ -107,9 +112,12 @@ def _withheld(row: dict[str, Any], split: str) -> dict[str, Any] | None:
     raise WithheldError("prepare: the task's code is shown, not run")
 
 
-def _function(reference: str, path: Path) -> Prepare:
+def _function(reference: Any, path: Path) -> Prepare:
     """The function `package.module:name` or `file.py:name`, the file beside the task's."""
-    target, _, name = reference.rpartition(":")
+    target, _, name = str(reference).rpartition(":")
+    place = f"{path}: prepare: {reference}"
+    if not target or not name:
+        raise ValueError(f"{place}: write file.py:function or package.module:function")
     try:
         if target.endswith(".py"):
             spec = importlib.util.spec_from_file_location(Path(target).stem, path.parent / target)
@@ -119,7 +127,18 @@ def _function(reference: str, path: Path) -> Prepare:
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(target)
-        function: Prepare = getattr(module, name)
-    except (ImportError, OSError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path}: prepare: {reference}: {error}") from error
-    return function
+    except FileNotFoundError as error:
+        raise ValueError(f"{place}: {error}") from error
+    except SyntaxError as error:
+        where = f"{error.filename}:{error.lineno}"
+        raise ValueError(f"{place}: {where}: SyntaxError: {error.msg}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's module does as it is imported
+        told = " ".join(str(error).split())
+        raise ValueError(f"{place}: {type(error).__name__} at its import: {told}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        hint = suggestion(name, known) or f"; it has {one_of(known) or 'none'}"
+        raise ValueError(f"{place}: there is no function {name!r}{hint}")
+    made: Prepare = function
+    return made
