@@ -9,6 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from toy_pickles import Evil
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from trl_r1.cli import main
@@ -69,16 +70,6 @@ def with_code(plain: Path, mark: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(values))
     (folder / "own_code.py").write_text(CODE.format(mark=str(mark)))
     return folder
-
-
-class Evil:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
 
 
 @pytest.fixture

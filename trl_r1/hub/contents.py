@@ -187,11 +187,20 @@ def select_stages(contents: RunContents, names: Sequence[str] | None) -> list[st
 
 
 def visible_files(folder: Path) -> list[str]:
-    """The files of a folder, as paths in it, sorted: those whose path has no hidden part."""
-    found = []
+    """The files of a folder, as paths in it, sorted: those whose path has no hidden part.
+
+    Raises:
+        PipelineError: one is a link to a file elsewhere, which would go along.
+    """
+    found, home = [], folder.resolve()
     for path in folder.rglob("*"):
         parts = path.relative_to(folder).parts
         if path.is_file() and not any(p.startswith(".") or p == "__pycache__" for p in parts):
+            if not path.resolve().is_relative_to(home):
+                raise PipelineError(
+                    f"{path} is a link that leads out of {folder}; put the file itself there, or "
+                    "take the link away"
+                )
             found.append("/".join(parts))
     return sorted(found)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import pydantic
@@ -22,6 +23,7 @@ import pydantic
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.trust.secrets import clean
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 RECORD_FILE = "stage.json"
 RECIPE_FILE = "recipe.yaml"
 
@@ -114,7 +116,10 @@ def read_record(folder: Path) -> StageRecord | None:
     """
     path = folder / RECORD_FILE
     try:
-        return _record_type().validate_json(path.read_bytes(), strict=True)
+        record = _record_type().validate_json(path.read_bytes(), strict=True)
+        fault = _name_fault(record)
+        if fault is None:
+            return record
     except (FileNotFoundError, NotADirectoryError):
         return None
     except pydantic.ValidationError as error:
@@ -126,6 +131,21 @@ def read_record(folder: Path) -> StageRecord | None:
     raise PipelineError(
         f"{path} can't be read ({fault}); move the folder {folder} away to run the stage again"
     )
+
+
+def _name_fault(record: StageRecord) -> str | None:
+    """A name that leads out of the stage's folder: a stranger's record may hold one."""
+    if not _NAME.fullmatch(record.name.lstrip(".")):  # a successor's begins with a point
+        return f"{record.name!r} is no name that a run gives"
+    for name in record.artifacts:
+        if not _NAME.fullmatch(name):
+            return f"{name!r} is no name that a run gives"
+    for artifact in record.artifacts.values():
+        for file in artifact.get("sizes") or ():
+            path = PurePosixPath(file)
+            if path.is_absolute() or ".." in path.parts or "\\" in file:
+                return f"{file!r} leads out of its artifact"
+    return None
 
 
 @cache

@@ -51,6 +51,12 @@ def read_source(source: Source, default: str | None = None) -> Dataset:
         raise ValueError(f"{name}: no such file or folder")
     try:
         rows = _read(name, source.split)
+    except RuntimeError as error:
+        if "scripts are no longer supported" not in str(error):
+            raise
+        raise ValueError(
+            f"{name}: it is loaded by a script of its own, which is not run; name its data files"
+        ) from error
     except DatasetGenerationError as error:
         raise ValueError(f"{name}: {_broken_place(path, source.split, error)}") from error
     except ValueError as error:
