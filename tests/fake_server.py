@@ -23,9 +23,12 @@ Trouble = Callable[[int, dict[str, Any]], "web.Response | None"]
 
 
 def completion_of(prompt: Any, seed: int) -> str:
-    """What the server says: the same for the same prompt and seed, right for some."""
+    """What the server says: the same for the same prompt and seed, right for some; a verdict where
+    one is asked for."""
     text = prompt if isinstance(prompt, str) else json.dumps(prompt)
     number = int(hashlib.sha256(f"{text}/{seed}".encode()).hexdigest(), 16) % 7
+    if "VERDICT: " in text:
+        return f"VERDICT: {'in' * (number < 3)}correct"
     return f"<think>I see {number}</think><answer>{number}</answer>"
 
 

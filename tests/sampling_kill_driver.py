@@ -53,6 +53,26 @@ class Seeded:
         return [[Sample(f"I see {n}", [n], False) for n in group] for group in numbers]
 
 
+class Thinking:
+    """Each sample has an answer of its own, so that no question to a judge comes twice."""
+
+    def sample(
+        self, prompts: Sequence[Any], num_samples: int, *, seed: int, **_: Any
+    ) -> list[list[Sample]]:
+        return [
+            [
+                Sample(f"<think>\nI see.\n</think>\n{derive_seed(seed, str(p), i)}", [i], False)
+                for i in range(num_samples)
+            ]
+            for p in prompts
+        ]
+
+
+def unsure(completions: Sequence[Any], **_: Any) -> list[float | None]:
+    """A rule that can grade nothing."""
+    return [None] * len(completions)
+
+
 class Counted:
     """A sampler that notes each call in a file before it samples."""
 
@@ -70,7 +90,7 @@ def prepare(engine: str, source: str) -> Any:
     """What is worth making once, before the first fork."""
     if engine == "seeded":
         return Seeded()
-    if engine == "server":
+    if engine in ("server", "judge"):
         return source
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -95,7 +115,9 @@ def job(engine: str, prepared: Any, folder: Path, is_doomed: bool) -> None:
         while is_doomed and num_shards(folder) >= MOST_BEFORE_THE_END:
             time.sleep(1)
 
-    if engine == "server":
+    judge = None
+    if engine in ("server", "judge"):
+        from trl_r1.sampling.model_judge import ModelJudge
         from trl_r1.sampling.server_address import ServerAddress
         from trl_r1.sampling.server_pool import PoolSettings
         from trl_r1.sampling.server_sampler import ServerSampler
@@ -107,6 +129,8 @@ def job(engine: str, prepared: Any, folder: Path, is_doomed: bool) -> None:
 
         settings = PoolSettings(concurrency=2)
         sampler: Any = Waiting([ServerAddress.parse(prepared)], None, settings)
+        if engine == "judge":
+            judge, sampler = ModelJudge(sampler, get_format("r1")), Thinking()
     else:
         sampler = Counted(prepared, folder.with_suffix(".calls"), wait)
     config = RejectionSamplingConfig(
@@ -120,7 +144,9 @@ def job(engine: str, prepared: Any, folder: Path, is_doomed: bool) -> None:
         policy="random",
         keep_per_prompt=2,
     )
-    made = RejectionSampler(sampler, get_format("zero_bare"), [], config)
+    fmt = get_format("r1" if judge else "zero_bare")
+    checks = [unsure] if judge else []
+    made = RejectionSampler(sampler, fmt, checks, config, ask_model=judge)
     made.draw(rows(), folder)
     with suppress(ValueError):  # a random model says nothing that is kept
         made.assemble(rows(), folder)

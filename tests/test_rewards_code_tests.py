@@ -141,6 +141,14 @@ def test_the_forms_of_other_data_sets_are_understood(sandbox: Sandbox) -> None:
     pairs = [{"fn_name": "Solution.f", "input": [[1, 2]], "output": [[2, 1]]}]
     code = "class Solution:\n    def f(self, x): return tuple(x[::-1])"
     assert _grade(sandbox, code, pairs) == 1.0
+    # TACO and APPS name the method alone.
+    taco = json.dumps({"fn_name": "f", "inputs": [[[1, 2]], [[3]]], "outputs": [[2, 1], [[3]]]})
+    assert _grade(sandbox, code, taco) == 1.0
+    assert _grade(sandbox, code.replace("[::-1]", ""), taco) == 0.0
+    assert _grade(sandbox, code.replace("def f", "def g"), taco) == 0.0
+    state = "class Solution:\n    def __init__(self): self.n = 0\n"
+    state += "    def f(self, x):\n        self.n += 1\n        return x[::-1] if self.n == 1 else 0"
+    assert _grade(sandbox, state, taco) == 1.0
 
 
 @pytest.mark.parametrize("tests", [None, [], "", "x = (", [{"what": 1}], [3], "def check(c): pass"])

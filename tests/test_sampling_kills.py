@@ -118,3 +118,19 @@ def test_kills_lose_nothing_and_pay_for_nothing_twice_with_servers(
     assert len(counts) == num_samples
     # Once for each of the two jobs, and for what was on its way at a kill: two requests at most.
     assert sum(counts.values()) <= 2 * num_samples + 2 * NUM_KILLS
+
+
+def test_kills_while_a_judge_is_asked_lose_no_verdict_and_pay_for_none_twice(
+    tmp_path: Path, fake_server: str
+) -> None:
+    killed_job("judge", tmp_path, f"{fake_server}/v1")
+    check_same_rows(tmp_path)
+    verdicts = pq.read_table(tmp_path / "killed" / "samples")["reward_judge"].to_pylist()
+    assert set(verdicts) == {0.0, 1.0}
+    with urllib.request.urlopen(f"{fake_server}/count") as answer:
+        counts = json.load(answer)
+    num_samples = NUM_SHARDS * SHARD_SIZE * NUM_SAMPLES
+    assert len(counts) == num_samples
+    # As above: what was on its way at a kill is all that is asked again.
+    assert 2 * num_samples <= sum(counts.values()) <= 2 * num_samples + 2 * NUM_KILLS
+    assert not list(tmp_path.glob("**/.answers*"))
