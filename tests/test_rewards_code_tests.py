@@ -147,7 +147,9 @@ def test_the_forms_of_other_data_sets_are_understood(sandbox: Sandbox) -> None:
     assert _grade(sandbox, code.replace("[::-1]", ""), taco) == 0.0
     assert _grade(sandbox, code.replace("def f", "def g"), taco) == 0.0
     state = "class Solution:\n    def __init__(self): self.n = 0\n"
-    state += "    def f(self, x):\n        self.n += 1\n        return x[::-1] if self.n == 1 else 0"
+    state += (
+        "    def f(self, x):\n        self.n += 1\n        return x[::-1] if self.n == 1 else 0"
+    )
     assert _grade(sandbox, state, taco) == 1.0
 
 

@@ -36,6 +36,7 @@ TRACES = (
     "labelled_traces_fourth.jsonl",
     "labelled_traces_fifth.jsonl",
     "labelled_traces_sixth.jsonl",
+    "labelled_traces_seventh.jsonl",
 )
 FAULTS = (
     "truncated",
@@ -75,7 +76,7 @@ def verdict(trace: dict[str, Any], fault: str | None = None) -> str:
 
 def test_there_are_traces_with_every_fault_and_many_languages() -> None:
     counts = Counter(fault for trace in traces() for fault in trace["faults"])
-    assert len(traces()) == 473
+    assert len(traces()) == 558
     assert set(counts) == set(FAULTS)
     assert sum(not trace["faults"] for trace in traces()) >= 60
     assert len({trace["language"] for trace in traces()}) >= 10
@@ -109,6 +110,18 @@ def test_mathematics_and_lists_are_no_programs() -> None:
     ):
         assert not has_code_block(text), text
     assert has_code_block("import math\n\nprint(math.pi)\nso 3")
+
+
+def test_units_operators_and_a_single_term_are_no_words_of_another_language() -> None:
+    for clean in ("Длина 5 xyz/s.", "Здесь log x и max f.", "Это слово seven, и снова seven."):
+        left = without_mentions(clean, "ru")
+        assert not any(word in left for word in ("xyz", "log", "max", "seven")), left
+    for mixed in ("Ответ 5 so we add.", "Это max value of them.", "Это word, это other."):
+        left = without_mentions(mixed, "ru")
+        assert any(word in left for word in ("so we", "max value", "word")), left
+    assert without_mentions("<think> Это seven. </think>", "ru").split() == [
+        "<think>", "Это", ".", "</think>",
+    ]  # fmt: skip
 
 
 def test_what_is_only_mentioned_is_no_mixture() -> None:

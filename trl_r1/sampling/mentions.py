@@ -52,11 +52,28 @@ _SPOKEN_OF = re.compile(
     rf"|{_OTHER_WORD}(?: {_OTHER_WORD}){{0,2}}(?! ?{_OTHER_WORD}))",
     re.IGNORECASE,
 )
+# Not the tags, and no command of LaTeX.
+_WORD = re.compile(rf"(?<![{_LATIN}</\\])[{_LATIN}]{{2,}}")
 # What is called, as in `len(set(a))`.
 _CALLED = re.compile(rf"(?<![{_LATIN}])[A-Za-z_]\w*(?=\()", re.ASCII)
 _UNIT = re.compile(
     rf"(?<![{_LATIN}])(?:[nµmcdk]m|[mk]g|[mcdh]l|[mc]L|ms|[kMGT]?Hz|[kMG]?Wh?|[kM]?J|kcal|[hk]?Pa|mol"
     rf"|[mk][VAN]|[kMG]B|km/h|mph|m/s|rad|eV)(?![{_LATIN}])"
+)
+# What stands behind a number and is short, alone or by a slash, is a unit, whatever it measures.
+_MEASURED = re.compile(
+    rf"(?<=\d) ?[{_LATIN}\u00b5\u03bc]{{1,4}}(?:[/\u00b7][{_LATIN}]{{1,4}})*(?![{_LATIN}])"
+    rf"(?! [{_LATIN}]{{2}})"
+)
+# Operators that mathematics writes in letters: those of LaTeX, and of number theory and statistics.
+_OPERATORS = (
+    "arccos|arcsin|arctan|arg|cos|cosh|cot|coth|csc|deg|det|dim|exp|gcd|hom|inf|ker|lg|lim|liminf"
+    "|limsup|ln|log|max|min|sec|sin|sinh|sup|tan|tanh|mod|lcm|rank|tr|sgn|var|cov|div|curl|grad"
+)
+# `sin x`, `max f`, `n mod 3`: a word of three letters or more beside them is of a sentence.
+_OPERATOR = re.compile(
+    rf"(?<![{_LATIN}])(?<![{_LATIN}]{{3}} )(?:{_OPERATORS})(?![{_LATIN}])"
+    rf"(?! (?!(?:{_OPERATORS})(?![{_LATIN}]))[{_LATIN}]{{3}})"
 )
 # Products of variables, as in `2ab = 12`: a few letters beside a sign or a digit, and no word.
 _SIGN = r"[=+*/^<>\u00b7\u00d7\u2212\u2264\u2265-]"
@@ -72,8 +89,8 @@ def without_mentions(text: str, language: str) -> str:
 
     Short quotations, terms with a gloss, what follows `the Greek` or `the character`, lone
     characters and lines of a program go; in a language of another script than the Latin one also
-    names in capitals, units, variables and what is called. Sentences stay, in quotation marks or
-    not.
+    names in capitals, units, operators, variables, what is called, and a Latin word that is the
+    only one, however often it comes. Sentences stay, in quotation marks or not.
 
     Args:
         text: of a sample.
@@ -86,8 +103,11 @@ def without_mentions(text: str, language: str) -> str:
         text = _LONE_CHARACTER.sub(" ", text)
     # A word that no language lists is of this one, where its script is.
     if language_share("xyz", language) < 1.0:
-        for pattern in (_CALLED, _UNIT, _FORMULA, _NAME):
+        for pattern in (_CALLED, _MEASURED, _UNIT, _OPERATOR, _FORMULA, _NAME):
             text = pattern.sub(" ", text)
+        # One word, however often it comes, is a term; who mixes languages needs more of them.
+        if len({word.casefold() for word in _WORD.findall(text)}) == 1:
+            text = _WORD.sub(" ", text)
     return text
 
 
