@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from trl_r1.pipeline.check_data import SourceChecker, task_name
+from trl_r1.pipeline.check_columns import task_name
+from trl_r1.pipeline.check_data import SourceChecker
 from trl_r1.pipeline.hashing import FileHashes
 from trl_r1.pipeline.inputs import gather_inputs
 from trl_r1.pipeline.reading import read_pipeline

@@ -13,6 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trl_r1.pipeline.check_columns import (
+    format_of,
+    reward_column_faults,
+    stage_column_faults,
+    task_name,
+)
 from trl_r1.pipeline.check_names import name_fault
 from trl_r1.pipeline.check_texts import text_faults
 from trl_r1.pipeline.mistakes import one_of, suggestion
@@ -24,12 +30,12 @@ from trl_r1.pipeline.source_faults import (
     pass_rate_faults,
     share_faults,
 )
-from trl_r1.reasoning_format import FORMATS, ReasoningFormat
+from trl_r1.reasoning_format import FORMATS
 from trl_r1.stages import RewardSpec
 from trl_r1.tasks import TASKS, DatasetSource, Task, find_task, is_task_file, load_rows
 from trl_r1.training.arguments import EvaluationSettings
 from trl_r1.trust.withholding import WithheldError
-from trl_r1.verification.loading import RewardReferenceError, build_reward, required_columns
+from trl_r1.verification.loading import RewardReferenceError, build_reward
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -39,8 +45,6 @@ _CHECK_GOLDS = ("math_answer", "choice")
 # A made set of more rows than this is checked on as many; a file is read whole, but judged on as
 # many.
 _MAX_ROWS = 20_000
-# What TRL passes to rewards beside the columns.
-_PASSED_BY_TRL = {"prompts", "completions", "trainer_state", "log_extra", "log_metric"}
 
 
 class SourceChecker:
@@ -81,13 +85,13 @@ class SourceChecker:
                 is_all_known = False
                 continue
             known.append((source, columns))
-            yield from _stage_columns(recipe, columns, place)
+            yield from stage_column_faults(recipe, columns, place)
             rows, _ = self._load(source, fmt)
             if rows is not None:
                 yield from text_faults(rows, place)
             yield from self._gold_answers(source, recipe.rewards, fmt, place, recipe.where)
-        if known:
-            yield from self._reward_columns(recipe.rewards, known, is_all_known)
+        if is_all_known:
+            yield from reward_column_faults(recipe.rewards, known, self.folder)
 
     def _best_by(self, recipe: StageRecipe) -> Iterator[str]:
         """A reward that samples are chosen by and that the stage does not have."""
@@ -255,45 +259,10 @@ class SourceChecker:
         if note:
             self.note(f"{where}: {place}: {note}")
 
-    def _reward_columns(
-        self,
-        rewards: Sequence[RewardSpec],
-        known: Sequence[tuple[DatasetSource, set[str]]],
-        is_all_known: bool,
-    ) -> Iterator[str]:
-        """Columns that a reward can't do without and that no row it applies to has."""
-        for index, reward in enumerate(rewards):
-            try:
-                needed = required_columns(build_reward(reward, self.folder))
-            except RewardReferenceError:
-                continue  # told where rewards are checked
-            rows = [
-                columns
-                for source, columns in known
-                if not reward.tasks
-                or not source.task
-                or task_name(source.task, self.folder) in reward.tasks
-            ]
-            if not rows or not is_all_known:
-                continue
-            there = set().union(*rows)
-            for column in sorted(needed - there):
-                near = suggestion(column, there) or f"; there is {one_of(sorted(there))}"
-                yield f"rewards[{index}] ({reward.use}) needs a column {column!r} of the rows{near}"
-
 
 def _sources(given: Sequence[Mapping[str, Any]]) -> Iterator[DatasetSource]:
     for source in given:
         yield DatasetSource(**source)
-
-
-def task_name(task: str | None, folder: Path) -> str:
-    """The value of a source's `task` column; of a task file that can't be read, its path."""
-    try:
-        found = find_task(task, folder)
-    except ValueError:  # told where sources are checked
-        return str(task)
-    return found.name if found else str(task)
 
 
 def _judged_here(source: DatasetSource, folder: Path) -> DatasetSource:
@@ -302,32 +271,6 @@ def _judged_here(source: DatasetSource, folder: Path) -> DatasetSource:
     if path is not None:
         return replace(source, pass_rates=str(path))
     return replace(source, pass_rates=None, min_pass_rate=None, max_pass_rate=None, order="random")
-
-
-def format_of(recipe: StageRecipe) -> ReasoningFormat:
-    """The response format of a stage; where the recipe names an unknown one, the first."""
-    configs = recipe.spec.configs
-    default = next((c.reasoning_format for c in configs if hasattr(c, "reasoning_format")), "zero")
-    return FORMATS.get(recipe.values.get("reasoning_format", default), FORMATS["zero"])
-
-
-def _stage_columns(recipe: StageRecipe, columns: set[str], place: str) -> Iterator[str]:
-    """Columns that a stage of this kind can't do without."""
-    if recipe.spec.produces[0] == "reward_model":
-        needed = {"chosen", "rejected"}
-    elif recipe.spec.updates_policy_with == "sft":
-        needed = set() if "messages" in columns else {"prompt", "completion"}
-    else:
-        needed = {"prompt"}
-    clash = sorted(columns & _PASSED_BY_TRL) if recipe.spec.uses_rewards else []
-    if clash:
-        yield f"{place} has a column {one_of(clash)}, a name by which rewards get something else"
-    missing = sorted(needed - columns)
-    if missing:
-        yield (
-            f"{place} has no column {one_of(missing)}, which a {recipe.stage} stage needs; it has "
-            f"{one_of(sorted(columns))}"
-        )
 
 
 def _is_local(task: Task) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pydantic
 
-from trl_r1.pipeline.check_data import format_of, task_name
+from trl_r1.pipeline.check_columns import format_of, task_name
 from trl_r1.pipeline.check_names import allowed_by, name_fault
 from trl_r1.pipeline.keys import Key, check_value
 from trl_r1.pipeline.mistakes import one_of, suggestion

@@ -158,7 +158,7 @@ def _sample(options: argparse.Namespace) -> int:
 
 
 def _work(job: Job, screen: Any) -> int:
-    from trl_r1.sampling.job import Progress, summary_lines
+    from trl_r1.sampling.job_figures import Progress, summary_lines
 
     out = screen or sys.stdout
     out.write(f"{job.headline()}\n")

@@ -1,17 +1,15 @@
-"""A sampling job of the command line: its mistakes before any model is loaded, its run, its
-figures."""
+"""A sampling job of the command line: its mistakes before any model is loaded, and its
+run."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 
 from trl_r1.reasoning_format import ReasoningFormat, get_format
@@ -24,10 +22,11 @@ from trl_r1.sampling.engines import (
     open_sampler,
     open_servers,
 )
+from trl_r1.sampling.job_figures import Progress, reward_figures
 from trl_r1.sampling.processes import Processes, parse_share
 from trl_r1.sampling.prompt_rows import PromptRows
 from trl_r1.sampling.server_address import is_server, lacks_scheme
-from trl_r1.sampling.shards import read_shards, write_atomically
+from trl_r1.sampling.shards import write_atomically
 from trl_r1.stages import RewardSpec
 from trl_r1.stages.rejection_sampling import (
     RejectionSampler,
@@ -88,7 +87,7 @@ class Job:
             return None
         figures = made.assemble(self.rows, self.output, must_keep=False)
         figures["seconds"] = round(time.monotonic() - started, 1)
-        figures.update(_rewards(self.output / "samples"))
+        figures.update(reward_figures(self.output / "samples"))
         text = json.dumps(figures, indent=1)
         write_atomically(self.output / "summary.json", lambda path: path.write_text(text))
         return figures
@@ -235,79 +234,3 @@ def _rows(options: argparse.Namespace, fmt: ReasoningFormat) -> PromptRows:
         ) from error
     except ValueError as error:
         raise ValueError(f"{options.data or options.task}: {error}") from error
-
-
-class Progress:
-    """Says how far the job is: in place on a terminal, else a line at times."""
-
-    def __init__(self, screen: TextIO, seconds: float = 30.0) -> None:
-        self.screen, self.seconds = screen, seconds
-        self.is_terminal = screen.isatty()
-        self._started = time.monotonic()
-        self._first: int | None = None
-        self._last = float("-inf")
-
-    def __call__(self, made: int, total: int, metrics: Mapping[str, float]) -> None:
-        """Called after each shard, with how many are made of how many."""
-        now = time.monotonic()
-        self._first = made - 1 if self._first is None else self._first
-        left = (now - self._started) / max(made - self._first, 1) * (total - made)
-        line = (
-            f"shard {made} of {total}; {metrics['kept']:.0%} kept, {metrics['mean_length']:.0f} "
-            f"tokens on average; about {_minutes(left)} left"
-        )
-        if self.is_terminal:
-            self.screen.write(f"\r\x1b[K{line}" + ("\n" if made == total else ""))
-        elif made == total or now - self._last >= self.seconds:
-            self._last = now
-            self.screen.write(f"{line}\n")
-        self.screen.flush()
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def _rewards(samples: Path) -> dict[str, Any]:
-    """Mean of each reward, share truncated, and prompts with an accepted sample."""
-    totals: dict[str, list[float]] = {}  # sum and count of each
-    num_samples = num_truncated = 0
-    answered: set[int] = set()
-    names = pq.read_schema(next(iter(sorted(samples.glob("*.parquet"))))).names
-    rewards = [name for name in names if name.startswith("reward_")]
-    for _, rows in read_shards(samples, [*rewards, "is_truncated", "verdict", "prompt_index"]):
-        num_samples += len(rows)
-        num_truncated += sum(row["is_truncated"] for row in rows)
-        accepted = (row for row in rows if row["verdict"] in ("kept", "surplus", "duplicate"))
-        answered.update(row["prompt_index"] for row in accepted)
-        for name in rewards:
-            total = totals.setdefault(name.removeprefix("reward_"), [0.0, 0])
-            graded = [row[name] for row in rows if row[name] is not None]
-            total[0] += sum(graded)
-            total[1] += len(graded)
-    return {
-        "rewards": {
-            name: total / count if count else None for name, (total, count) in totals.items()
-        },
-        "truncated": num_truncated / num_samples,
-        "prompts_answered": len(answered),
-    }
-
-
-def summary_lines(figures: Mapping[str, Any], output: Path) -> list[str]:
-    """The figures as a table."""
-    rejected = [f"  {reason}: {count}" for reason, count in figures["rejected"].items()]
-    rewards = [
-        f"{name}: {'never graded' if mean is None else f'{mean:.3f} on average'}"
-        for name, mean in figures["rewards"].items()
-    ]
-    return [
-        f"prompts: {figures['prompts']}, {figures['prompts_answered']} with an accepted sample",
-        f"samples: {figures['samples']}, {figures['mean_length']:.0f} tokens on average, "
-        f"{figures['truncated']:.1%} truncated",
-        *rewards,
-        f"kept: {figures['kept']}, {figures['mean_length_kept']:.0f} tokens on average",
-        *(["left out:", *rejected] if rejected else []),
-        f"all of them are in {output / 'samples'}"
-        + (f", the kept ones in {output / 'dataset'}" if figures["kept"] else ""),
-    ]
