@@ -123,6 +123,20 @@ def test_texts_of_models_stay_texts(tmp_path: Path) -> None:
     assert "\u27e8U+202E\u27e9evil" in shown["r"]
 
 
+def test_megabytes_of_hostile_text_take_little_room_and_stay_texts(tmp_path: Path) -> None:
+    huge = HOSTILE * 10_000
+    text = report(write_run(tmp_path / "small", steps=1, rows=4, text=huge))
+    assert len(huge) > 1_000_000
+    assert len(text) < 1_000_000
+    assert "<img" not in text
+    rows = data_of(text)["samples"]["rows"]
+    assert len(rows) == 12
+    parts = [part for row in rows for part in (row["r"] or "", row["a"], row["p"][0][1])]
+    # What can't be seen is written out, eight characters for one.
+    assert max(map(len, parts)) < 8 * sample_cards.MAX_TEXT
+    assert sum("characters are left out here" in part for part in parts) >= 12
+
+
 def test_names_in_the_ledger_are_escaped(tmp_path: Path) -> None:
     run = write_run(tmp_path / "small")
     record = json.loads((run / "zero" / "stage.json").read_text())

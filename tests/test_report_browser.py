@@ -216,3 +216,21 @@ def test_a_page_of_evaluations_alone_works(tmp_path: Path) -> None:
         assert await page.ask("location.hash") == "#samples"
 
     visit(output, look, 375, True)
+
+
+def test_on_paper_the_page_is_light_and_nothing_has_to_be_scrolled(one_run: Path) -> None:
+    async def look(page: Page) -> None:
+        dark = {"name": "prefers-color-scheme", "value": "dark"}
+        await page.call("Emulation.setEmulatedMedia", media="print", features=[dark])
+        paper = "getComputedStyle(document.body).backgroundColor"
+        assert await page.ask(paper) == "rgb(255, 255, 255)"
+        hidden = (
+            "['header', '.filters', '.pager'].filter((e) => document.querySelector(e).offsetParent)"
+        )
+        assert await page.ask(hidden) == []
+        cut = (
+            "[...document.querySelectorAll('.text')].filter((e) => e.scrollHeight > e.clientHeight)"
+        )
+        assert await page.ask(f"{cut}.length") == 0
+
+    visit(one_run, look, 1440, True)

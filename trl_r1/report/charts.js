@@ -115,14 +115,16 @@ function chart(panel, lines, bands, marks) {
     high = Math.max(high, Math.ceil(high / step - 1e-9) * step);
     const lines_y = ticks(low, high, 5);
     const texts = lines_y.map((value) => tickText(value, lines_y));
-    const pad = { left: 14 + 7 * Math.max(...texts.map((t) => t.length)), right: 20, top: 10, bottom: 36 };
+    // Room for the whiskers of a point that stands on the axis.
+    const room = shown.some((line) => line.low) ? 6 : 0;
+    const pad = { left: 14 + room + 7 * Math.max(...texts.map((t) => t.length)), right: 20, top: 10, bottom: 36 };
     const w = width - pad.left - pad.right, h = height - pad.top - pad.bottom;
     const X = (x) => pad.left + (x - left) / (right - left) * w;
     const Y = (y) => pad.top + (1 - (y - low) / (high - low)) * h;
     scale = { X, Y, left, right, pad, w, h, width, height, shown };
     lines_y.forEach((value, i) => {
       svg.append(shape("line", { class: "grid", x1: pad.left, x2: pad.left + w, y1: Y(value), y2: Y(value) }));
-      svg.append(shape("text", { class: "tick", x: pad.left - 6, y: Y(value) + 4, "text-anchor": "end" }, texts[i]));
+      svg.append(shape("text", { class: "tick", x: pad.left - 6 - room, y: Y(value) + 4, "text-anchor": "end" }, texts[i]));
     });
     const columns = ticks(left, right, Math.max(2, Math.floor(w / 52))).filter((x) => Number.isInteger(x));
     for (const x of columns) {

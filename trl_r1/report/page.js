@@ -18,7 +18,8 @@ function figures(stage, wanted) {
         name: series.label,
         label: several ? `${label}: ${series.label}` : series.label,
         colour: several ? index % 8 : series.low ? 3 : i % 8,
-        dash: (several ? i : Math.floor(i / 8)) % DASHES.length,
+        // Eight colours are hard to tell apart, four are not.
+        dash: (several ? i : Math.floor(i / 4)) % DASHES.length,
       }));
       if (panel.band) bands.push({ ...panel.band, colour: several ? index % 8 : 0 });
     }

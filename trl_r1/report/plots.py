@@ -100,7 +100,7 @@ def _draw_panel(axis: Any, curves: Sequence[tuple[str, dict[str, Any]]], ident: 
                 # A name that starts with an underscore has no place in matplotlib's legends.
                 label=f" {name}".replace("$", r"\$"),
                 color=_COLOURS[colour % len(_COLOURS)],
-                linestyle=_DASHES[place % len(_DASHES)] if several else "-",
+                linestyle=_DASHES[(place if several else place // 4) % len(_DASHES)],
             )
             number += 1
     for step in {alarm["step"] for _, own in curves for alarm in own["alarms"]} - {None}:
