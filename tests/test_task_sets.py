@@ -364,6 +364,12 @@ def test_a_stage_depends_on_the_content_of_its_task_file_and_of_its_source(exam:
     changed = {key for key, value in inputs().items() if value != before[key]}
     assert changed == {"datasets[0].task.source"}
 
+    (folder / "exam.jsonl").rename(folder / "exam-train.jsonl")
+    text = (folder / exam.name).read_text(encoding="utf-8")
+    text = text.replace("exam.jsonl", "exam-{split}.jsonl")
+    (folder / exam.name).write_text(text, encoding="utf-8")
+    assert inputs()["datasets[0].task.source[exam-train.jsonl]"]
+
 
 def test_a_task_file_may_name_functions_beside_it(exam: Path) -> None:
     code = "def longer(row, split):\n    return {**row, 'passage': split} if row['key'] else None\n"
