@@ -18,9 +18,10 @@ from report_runs import HOSTILE, metrics, report, write_run
 from trl_r1 import cli
 from trl_r1.pipeline.ledger import Input, StageRecord, read_record
 from trl_r1.reasoning_format import get_format
-from trl_r1.report import sample_cards, samples
+from trl_r1.report import plots, sample_cards, samples
 from trl_r1.report.curves import thin
 from trl_r1.report.lineage import BOX, draw_lineage
+from trl_r1.report.page import collect
 from trl_r1.report.reading import Run, Stage, read_run, read_runs, visible
 from trl_r1.report.stage_table import interval, stage_roles, table_rows
 from trl_r1.report.verdicts_explained import reward_weights
@@ -399,6 +400,30 @@ def test_curves_are_drawn_as_png(tmp_path: Path) -> None:
     assert names == ["zero-curves.png", "zero-figure-1.png"]
     for path in (tmp_path / "png").iterdir():
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_panel_as_png_has_the_lines_bands_intervals_and_alarms_of_the_page(
+    tmp_path: Path,
+) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    runs = [write_run(tmp_path / "one"), write_run(tmp_path / "two", steps=9)]
+    shown = collect(read_runs(runs))["runs"]
+    curves = [(run["label"], run["curves"]["zero"]) for run in shown]
+    for place, ident in enumerate(("accuracy", "length", "kl")):
+        axis = figure.add_subplot(1, 3, place + 1)
+        plots._draw_panel(axis, curves, ident)
+        drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines]
+        panels = [next(p for p in own["panels"] if p["id"] == ident) for _, own in curves]
+        for series in (series for panel in panels for series in panel["series"]):
+            assert (series["x"], series["y"]) in drawn
+        assert ([5, 5], [0, 1]) in drawn  # the alarm at step 5
+        bands = [path for path in axis.collections if path.get_alpha() == 0.15]
+        assert len(bands) == (2 if ident == "length" else 0)
+        ends = [s.get_segments() for s in axis.collections if hasattr(s, "get_segments")]
+        if ident == "accuracy":
+            whisker = [[round(float(y), 3) for _, y in own[1]] for own in ends]
+            assert whisker == [[0.7, 0.8], [0.7, 0.8]]
+        assert axis.get_ylabel() == panels[0]["unit"]
 
 
 def test_without_matplotlib_png_says_what_to_install(

@@ -228,9 +228,8 @@ def test_on_paper_the_page_is_light_and_nothing_has_to_be_scrolled(one_run: Path
             "['header', '.filters', '.pager'].filter((e) => document.querySelector(e).offsetParent)"
         )
         assert await page.ask(hidden) == []
-        cut = (
-            "[...document.querySelectorAll('.text')].filter((e) => e.scrollHeight > e.clientHeight)"
-        )
-        assert await page.ask(f"{cut}.length") == 0
+        style = "getComputedStyle(document.querySelector('{}')).{}"
+        assert await page.ask(style.format(".text", "maxHeight")) == "none"
+        assert await page.ask(style.format(".scroll", "overflowX")) == "visible"
 
     visit(one_run, look, 1440, True)
