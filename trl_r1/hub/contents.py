@@ -16,7 +16,7 @@ from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, records
 from trl_r1.pipeline.mistakes import PipelineError, one_of, suggestion
 from trl_r1.pipeline.references import MODEL_KINDS, artifact_kind
 from trl_r1.pipeline.run_file import order_of, read_run_file
-from trl_r1.pipeline.yaml_files import PIPELINE_FILE, read_mapping
+from trl_r1.pipeline.yaml_files import PIPELINE_FILE, STAGE_FILE, read_mapping
 
 RepoType = Literal["model", "dataset", "space"]
 # Beside the artifacts of a stage, and not for others: logs name folders of this machine.
@@ -159,7 +159,8 @@ def read_contents(folder: Path, recipes: Path | None = None) -> RunContents:
         raise PipelineError(f"{folder} has nothing to push: {what}; name a run, as runs/tiny-cpu")
     run, order = read_run_file(folder), order_of(folder, ledger)
     if recipes is None:
-        recipes = run.folder if (run.folder / PIPELINE_FILE).is_file() else None
+        is_there = run.folder != Path() and any(map(STAGE_FILE.fullmatch, names_in(run.folder)))
+        recipes = run.folder if is_there else None
     elif not recipes.is_dir():
         raise PipelineError(f"--recipes {recipes}: no such folder")
     return RunContents(
@@ -186,6 +187,11 @@ def select_stages(contents: RunContents, names: Sequence[str] | None) -> list[st
     return [name for name in contents.order if names is None or name in names]
 
 
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder; none where it is not there."""
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
 def visible_files(folder: Path) -> list[str]:
     """The files of a folder, as paths in it, sorted: those whose path has no hidden part.
 
@@ -206,7 +212,7 @@ def visible_files(folder: Path) -> list[str]:
 
 
 def _description(recipes: Path | None) -> str:
-    if recipes is None:
+    if recipes is None or not (recipes / PIPELINE_FILE).is_file():
         return ""
     values, _ = read_mapping(recipes / PIPELINE_FILE, "")
     return str(values.get("description") or "")

@@ -11,10 +11,11 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from trl_r1.hub.adapters import CONFIG, put_local_base
 from trl_r1.hub.client import hub_errors, make_api
 from trl_r1.hub.contents import visible_files
 from trl_r1.hub.record import (
@@ -25,7 +26,7 @@ from trl_r1.hub.record import (
     write_hub_record,
 )
 from trl_r1.pipeline.hashing import FileHashes
-from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, read_record
+from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, read_record, write_record
 from trl_r1.pipeline.lock import RunLock
 from trl_r1.pipeline.mistakes import PipelineError, one_of, suggestion
 from trl_r1.pipeline.run_file import RUN_FILE, RunFile, read_run_file, write_run_file
@@ -164,17 +165,32 @@ class Puller:
             repo = repos[name]
             folder = self._fetch(repo.repo_id, repo.repo_type, repo.commit, work / name)
             _restore_card(folder, told / "stages" / record.name / name)
-            if self.hashes.path(folder) != entry["hash"]:
+            if not self._is_as_pushed(folder, repo, entry["hash"]):
                 raise PipelineError(
                     f"{repo.repo_id} at {repo.commit[:8]} is not the {name} that the record of "
                     f"{record.name} tells: its hash differs; remove {folder} to fetch it again, "
                     "and if that does not help, ask who pushed it"
                 )
+            put_local_base(folder, pushed, run_dir)
         shutil.copytree(told / "stages" / record.name, work, dirs_exist_ok=True)
         for name in record.artifacts:
             shutil.rmtree(work / name / ".cache", ignore_errors=True)
+        write_record(work, _with_adapter_sizes(record, work))
         work.rename(place)
         self.say(f"{record.name}: {', '.join(record.artifacts) or 'its scores'}")
+
+    def _is_as_pushed(self, folder: Path, repo: PushedRepo, told: str) -> bool:
+        """Whether what was fetched has the hashes it should have.
+
+        An adapter's config names the base's repository in the place of a folder, so that the hash
+        of the whole is another; then each file has to be what was pushed.
+        """
+        if not (folder / CONFIG).is_file():
+            return self.hashes.path(folder) == told
+        pushed = {path: hash_ for path, hash_ in repo.files.items() if path != "README.md"}
+        found = {path: self.hashes.path(folder / path) for path in visible_files(folder)}
+        found.pop("README.md", None)
+        return found == pushed
 
     def _put_recipes(self, source: Path, target: Path) -> Path | None:
         """Put the recipes where a person edits them; what is there already is left alone."""
@@ -219,7 +235,27 @@ class Puller:
 def _is_here(record: StageRecord, place: Path) -> bool:
     """Whether a stage is in its place, whole and as its record says."""
     here = read_record(place) if place.is_dir() else None
-    return here is not None and here == record and damage(here, place) is None
+    if here is None or damage(here, place) is not None:
+        return False
+    return _without_adapter_sizes(here) == _without_adapter_sizes(record)
+
+
+def _without_adapter_sizes(record: StageRecord) -> dict[str, Any]:
+    """A record but for the size of the file that names an adapter's base: it differs by place."""
+    document = asdict(record)
+    for entry in document["artifacts"].values():
+        (entry.get("sizes") or {}).pop(CONFIG, None)
+    return document
+
+
+def _with_adapter_sizes(record: StageRecord, place: Path) -> StageRecord:
+    """A record with the sizes that the configs of adapters have here."""
+    artifacts = {name: dict(entry) for name, entry in record.artifacts.items()}
+    for name, entry in artifacts.items():
+        if CONFIG in (entry.get("sizes") or {}):
+            size = (place / name / CONFIG).stat().st_size
+            entry["sizes"] = {**entry["sizes"], CONFIG: size}
+    return replace(record, artifacts=artifacts)
 
 
 def _ledger(told: Path) -> dict[str, StageRecord]:

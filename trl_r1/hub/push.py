@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trl_r1.hub.adapters import CONFIG, config_for_the_hub
 from trl_r1.hub.cards import Link, Subject, dataset_card, model_card, run_card
 from trl_r1.hub.client import HubError, hub_errors, make_api
 from trl_r1.hub.contents import Artifact, RunContents, select_stages
@@ -175,7 +176,11 @@ class Pusher:
             artifact=artifact.name,
             hash=artifact.hash,
         )
-        self._bring(pushed, artifact.files, card, f"{artifact.stage}: {artifact.name}")
+        files: dict[str, Path | bytes] = dict(artifact.files)
+        config = config_for_the_hub(subject)
+        if config is not None:
+            files[CONFIG] = config
+        self._bring(pushed, files, card, f"{artifact.stage}: {artifact.name}")
 
     def _push_report(self, report: Path) -> None:
         name = repo_name(f"{self.name}-report")

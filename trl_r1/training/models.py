@@ -27,6 +27,7 @@ from transformers import (
 )
 from trl import get_peft_config, get_quantization_config
 
+from trl_r1.hub.references import fetch
 from trl_r1.reasoning_format import ReasoningFormat, chat_template
 from trl_r1.rewards.think_format import THINK_CLOSE, THINK_OPEN
 from trl_r1.training.arguments import ModelArguments
@@ -41,10 +42,22 @@ def is_adapter_folder(path: str | Path) -> bool:
 
 
 def base_model_path(path: str) -> str:
-    """The model an adapter folder stands on; `path` itself for a plain model."""
+    """The model an adapter folder stands on; `path` itself for a plain model.
+
+    Where an adapter's base is gone from the folder that it names, as when a run was moved, the one
+    of the same stage and name in the adapter's own run counts. One on the Hub is fetched at the
+    revision that the adapter names.
+    """
     if not is_adapter_folder(path):
         return path
-    return str(PeftConfig.from_pretrained(path).base_model_name_or_path)
+    config = PeftConfig.from_pretrained(path)
+    named = str(config.base_model_name_or_path)
+    if config.revision and not Path(named).exists():
+        return str(fetch(f"@hub:{named}@{config.revision}", "model"))
+    if Path(named).is_absolute() and not Path(named).exists():
+        beside = Path(path).resolve().parent.parent.joinpath(*Path(named).parts[-2:])
+        return str(beside) if beside.is_dir() else named
+    return named
 
 
 def load_tokenizer(

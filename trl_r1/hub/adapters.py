@@ -1,0 +1,62 @@
+"""The base that an adapter's `adapter_config.json` names: a folder here, a repository on the Hub.
+
+PEFT writes the base's absolute path. On the Hub that would name a folder of this machine, and be of
+no use: there the file names the base's repository and commit, so that
+`AutoPeftModelForCausalLM.from_pretrained("me/x")` works. What is pulled names the folder again in
+which the base was put.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from trl_r1.hub.card_usage import adapter_base, adapter_config
+from trl_r1.hub.record import HubRecord
+from trl_r1.hub.subjects import Subject
+from trl_r1.pipeline.ledger import write_text
+
+CONFIG = "adapter_config.json"
+_BASE = "base_model_name_or_path"
+
+
+def config_for_the_hub(subject: Subject) -> bytes | None:
+    """An artifact's `adapter_config.json` as it is pushed; None where it is no adapter.
+
+    A base that is not on the Hub is named by run, stage and artifact: no repository has such a
+    name, so nothing of a stranger's is ever loaded in its place.
+    """
+    config = adapter_config(subject.folder)
+    if not config:
+        return None
+    base = adapter_base(subject)
+    if base is not None:
+        config.update({_BASE: base[0], "revision": base[1]})
+    elif Path(str(config.get(_BASE) or "")).is_absolute():
+        stage, artifact = Path(str(config[_BASE])).parts[-2:]
+        config.update({_BASE: f"{subject.run}/{stage}/{artifact}", "revision": None})
+    return _text(config).encode()
+
+
+def put_local_base(folder: Path, pushed: HubRecord, run_dir: Path) -> None:
+    """Have an adapter that was fetched name its base in the run, where the run holds that.
+
+    Args:
+        folder: of the adapter.
+        pushed: what lies where.
+        run_dir: folder of the run.
+    """
+    config = adapter_config(folder)
+    named = str(config.get(_BASE) or "")
+    for repo in pushed.repos.values():
+        is_it = repo.repo_type == "model" and repo.stage and repo.repo_id == named
+        if is_it and config.get("revision") in (None, repo.commit):
+            base = run_dir.absolute() / repo.stage / repo.artifact
+            config.update({_BASE: str(base), "revision": None})
+            write_text(folder / CONFIG, _text(config))
+            return
+
+
+def _text(config: dict[str, Any]) -> str:
+    return json.dumps(config, indent=2, sort_keys=True) + "\n"
