@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +35,39 @@ STAGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def pushed(fake_hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run whose stages hand on adapters, which was pushed as `me/chain`."""
-    work = tmp_path / "work"
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the recipes `chain` and their run, whose stages hand on adapters."""
+    work = tmp_path_factory.mktemp("work")
     folder = work / "chain"
-    folder.mkdir(parents=True)
-    monkeypatch.chdir(work)
+    folder.mkdir()
     rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in make_rows(8)))
     for name, values in STAGES.items():
         data = {"datasets": [{"dataset_name": "rows.jsonl"}]} if name != "01_base" else {}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({**values, **data}))
-    assert main(["run", str(folder)]) == 0
+    assert main(["run", str(folder), "--output_dir", str(work / "runs" / "chain")]) == 0
+    return work
+
+
+@pytest.fixture
+def pushed(fake_hub: FakeHub, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the run, which was pushed as `me/chain`."""
+    run = work / "runs" / "chain"
+    monkeypatch.chdir(work)
+    (run / "hub.json").unlink(missing_ok=True)
     assert main(["push", "runs/chain", "--org", "me"]) == 0
-    return work / "runs" / "chain"
+    return run
+
+
+@pytest.fixture
+def gone(pushed: Path, tmp_path: Path) -> Iterator[Path]:
+    """Where the recipes and the pushed run lie after they were moved away."""
+    work = pushed.parents[1]
+    moved = tmp_path / "gone"
+    work.rename(moved)
+    yield moved
+    moved.rename(work)
 
 
 def config(folder: Path) -> dict[str, Any]:
@@ -86,10 +105,9 @@ def test_pushing_an_adapter_again_changes_nothing(
 
 
 def test_a_pulled_adapter_stands_on_the_pulled_base_and_goes_on(
-    fake_hub: FakeHub, pushed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    fake_hub: FakeHub, gone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    shutil.move(pushed.parents[1], tmp_path / "gone")
     clean = tmp_path / "clean"
     clean.mkdir()
     monkeypatch.chdir(clean)
@@ -100,7 +118,7 @@ def test_a_pulled_adapter_stands_on_the_pulled_base_and_goes_on(
         assert config(clean / "runs" / "chain" / stage / "model")["base_model_name_or_path"] == str(
             base
         )
-    shutil.copy(tmp_path / "gone" / "chain" / "rows.jsonl", clean / "chain")
+    shutil.copy(gone / "chain" / "rows.jsonl", clean / "chain")
     capsys.readouterr()
     assert main(["run", "chain"]) == 0
     assert "more  skip" in capsys.readouterr().out
@@ -129,11 +147,9 @@ def test_a_changed_adapter_is_refused_by_pull(
     assert "its hash differs" in capsys.readouterr().out
 
 
-def test_a_run_that_was_moved_finds_the_bases_of_its_adapters(pushed: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "elsewhere" / "chain"
-    moved.parent.mkdir()
-    shutil.move(pushed, moved)
-    assert base_model_path(str(moved / "sft" / "model")) == str(moved / "base" / "model")
+def test_a_run_that_was_moved_finds_the_bases_of_its_adapters(gone: Path) -> None:
+    run = gone / "runs" / "chain"
+    assert base_model_path(str(run / "sft" / "model")) == str(run / "base" / "model")
 
 
 def test_a_base_that_lies_nowhere_on_the_hub_gets_a_name_no_repository_has(
