@@ -424,6 +424,7 @@ def test_a_panel_as_png_has_the_lines_bands_intervals_and_alarms_of_the_page(
             whisker = [[round(float(y), 3) for _, y in own[1]] for own in ends]
             assert whisker == [[0.7, 0.8], [0.7, 0.8]]
         assert axis.get_ylabel() == panels[0]["unit"]
+        assert axis.get_ylim()[0] == 0
 
 
 def test_without_matplotlib_png_says_what_to_install(

@@ -103,6 +103,7 @@ def _draw_panel(axis: Any, curves: Sequence[tuple[str, dict[str, Any]]], ident: 
                 linestyle=_DASHES[(place if several else place // 4) % len(_DASHES)],
             )
             number += 1
+    _set_bottom(axis)
     for step in {alarm["step"] for _, own in curves for alarm in own["alarms"]} - {None}:
         axis.axvline(step, color="#b3261e", lw=1.0, linestyle=(0, (5, 3)))
     axis.set_xlabel("step", fontsize=8)
@@ -111,6 +112,15 @@ def _draw_panel(axis: Any, curves: Sequence[tuple[str, dict[str, Any]]], ident: 
     axis.spines[["top", "right"]].set_visible(False)
     if number > 1:
         axis.legend(fontsize=7, frameon=False)
+
+
+def _set_bottom(axis: Any) -> None:
+    """Begin at zero where the page does: a small change then looks small."""
+    low, high = axis.dataLim.y0, axis.dataLim.y1
+    if low == high == 0:
+        axis.set_ylim(0, 0.1)
+    elif 0 <= low < 0.6 * high:
+        axis.set_ylim(bottom=0)
 
 
 def _draw_series(axis: Any, series: dict[str, Any], linestyle: str, **look: Any) -> None:
