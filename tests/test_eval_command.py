@@ -39,6 +39,7 @@ def sample(problem: int, number: int, right: float | None, **columns: Any) -> di
         "num_tokens": 10 + number,
         "preference": None,
         "answer": "4" if right else "5",
+        "vote": "4" if right else "5",
         "language_share": 1.0,
         **columns,
     }
@@ -329,3 +330,22 @@ def test_servers_are_evaluated_with_their_own_template_and_each_answer_is_asked_
     assert document["scores"]["pass@1"] == pytest.approx(sum(right) / len(right))
     assert all((row["answer"] == row["solution"]) == (row["score"] == 1.0) for row in rows)
     assert not list(out.rglob(".answers-*"))
+
+
+def test_parts_of_an_evaluation_end_as_the_whole_and_the_last_puts_it_together(
+    tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, shared, alone = rows_file(tmp_path, 5), tmp_path / "shared", tmp_path / "alone"
+    fixed = ("--n", 2, "--shard_size", 1)
+    assert evaluate(tiny_model_dir, data, shared, *fixed, "--shard", "2/2") == 0
+    assert "other parts are not" in capsys.readouterr().out
+    assert not (shared / "evaluation.json").exists()
+    made = {path.name.split("-")[1] for path in shared.rglob("*.parquet")}
+    assert made == {"00001", "00003"}
+    assert evaluate(tiny_model_dir, data, shared, *fixed, "--shard", "1/2") == 0
+    assert evaluate(tiny_model_dir, data, alone, *fixed) == 0
+    assert document_of(shared)["scores"] == document_of(alone)["scores"]
+    tables = [pq.read_table(folder / "samples") for folder in (shared, alone)]
+    assert tables[0].equals(tables[1])
+    assert evaluate(tiny_model_dir, data, tmp_path / "other", "--shard", "3/2", "--n", 1) == 1
+    assert "'3/2' is no part of a job" in capsys.readouterr().out

@@ -11,16 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 
+from trl_r1.evaluation import evaluator
+from trl_r1.evaluation.evaluator import Evaluator, last_number
+from trl_r1.evaluation.scores import summarise
 from trl_r1.reasoning_format import get_format
 from trl_r1.sampling import Sample
 from trl_r1.stages import StageContext, evaluation
-from trl_r1.stages.evaluation import (
-    Evaluator,
-    evaluate_model,
-    last_number,
-    load_problems,
-    summarise,
-)
+from trl_r1.stages.evaluation import evaluate_model, load_problems
 from trl_r1.training.arguments import EvaluationSettings, ModelArguments
 
 FMT = get_format("zero_bare")
@@ -103,7 +100,7 @@ def test_problems_come_from_the_test_split_unless_told_otherwise() -> None:
 def test_the_stage_and_the_runner_get_the_same_scores_and_a_kill_changes_none(
     tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "SHARD_SIZE", 6)
+    monkeypatch.setattr(evaluator, "SHARD_SIZE", 6)
     settings = EvaluationSettings(
         datasets=[{"task": "digit_sums", "num_rows": 10}],
         general=[{"task": "small_talk", "num_rows": 4}],
@@ -142,6 +139,8 @@ def test_the_stage_and_the_runner_get_the_same_scores_and_a_kill_changes_none(
     document = json.loads((tmp_path / "evaluation.json").read_text())
     assert document["scores"] == expected
     assert set(document["tasks"]) == {"digit_sums", "small_talk"}
+    assert len(document["template"]["chat_template_hash"]) == 64
+    assert document["versions"]["trl"]
     samples = tmp_path / "samples"
     assert all((samples / name).stat().st_mtime_ns == time for name, time in times.items())
     loaded = load_dataset(str(samples), split="train", cache_dir=str(tmp_path / "cache"))

@@ -23,13 +23,17 @@ def add_eval_command(commands: Any) -> None:
         help="score a model on held-out problems, or compare two evaluations",
         description="Score a model (a folder, an adapter or a Hub id) or servers (http://host:port"
         "/v1) on held-out problems as the paper does. The same command again goes on where it was "
-        "cut short. --compare shows the difference of two such evaluations on the same problems.",
+        "cut short; several at a time, on one machine or more, share it. --compare shows the "
+        "difference of two such evaluations on the same problems.",
     )
     parser.add_argument("model", nargs="*", metavar="MODEL_OR_URL", help="a model, or servers")
     parser.add_argument(
         "--compare", nargs=2, type=Path, metavar=("A", "B"), help="folders of two evaluations"
     )
     parser.add_argument("--output", type=Path, metavar="DIR", help="evaluations/MODEL-TASK")
+    parser.add_argument(
+        "--shard", metavar="I/N", help="make this part of the shards; any that are free by default"
+    )
     _add_problems(parser.add_argument_group("problems"))
     _add_protocol(parser.add_argument_group("protocol"))
     add_engine_options(parser.add_argument_group("engine"))
@@ -89,6 +93,11 @@ def _eval(options: argparse.Namespace) -> int:
             document = job.run(lambda made, total, _: _progress(out, made, total))
         except (ValueError, ImportError, ServerError, RewardError) as error:
             raise PipelineError(str(error)) from error
+        if document is None:
+            out.write(
+                "This part is done; other parts are not. The last to end puts all together.\n"
+            )
+            return 0
         print_scores(document, out)
         out.write(f"Everything is in {job.output}: evaluation.json, problems.parquet, samples/.\n")
     return 0

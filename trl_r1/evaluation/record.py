@@ -4,11 +4,12 @@
   `token_ids`, `token_source`, `num_tokens`, `is_truncated`, `finish_reason`, `seed`, `solution`,
   `task`, then `problem_hash` (`problems.problem_hash`), `is_general`, `score` (1.0 right, 0.0
   wrong, null where it could not be graded, which counts as wrong), `is_well_formed`, `preference`,
-  `answer` (as read by the grader, null for none) and `language_share`.
+  `answer` (as read by the grader, null for none), `vote` (the problem's first answer that means the
+  same; null where none is cast) and `language_share`.
 - `problems.parquet`: a row a problem: `problem_index`, `problem_hash`, `task`, `solution`,
   `is_general`, `num_samples`, `num_right`, `num_ungraded`, `pass_rate`, `majority_answer`,
   `majority_votes`, `majority_score`, `mean_length` (tokens), `truncated`, `format` (shares).
-- `evaluation.json`: `version` (1); `model`; `scores` over all problems and `tasks`, the same of
+- `evaluation.json`: `version` (2); `model`; `scores` over all problems and `tasks`, the same of
   each task by name (keys: see `scores`); `problems`, `samples`, `duplicates`, `ungradable`;
   `settings`; `template` (`reasoning_format`, the `system_prompt` and the `chat_template_hash`,
   null where a server has its own); `versions` of packages; `seconds`, `made_at` (UTC).
@@ -22,7 +23,6 @@ Every file is written to a temporary name and renamed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ from trl_r1.trust.secrets import clean
 RECORD_FILE = "evaluation.json"
 PROBLEMS_FILE = "problems.parquet"
 KEPT_FOLDER = "evaluation"
-VERSION = 1
+VERSION = 2
 MAX_KEPT = 400
 
 OWN_COLUMNS: list[tuple[str, pa.DataType]] = [
@@ -49,6 +49,7 @@ OWN_COLUMNS: list[tuple[str, pa.DataType]] = [
     ("is_well_formed", pa.bool_()),
     ("preference", pa.float64()),
     ("answer", pa.string()),
+    ("vote", pa.string()),
     ("language_share", pa.float64()),
 ]
 _PROBLEM_SCHEMA = pa.schema(
@@ -132,13 +133,3 @@ def keep_some(path: Path, samples: Sequence[Mapping[str, Any]]) -> None:
     schema = sample_schema(rows[0]["prompt"], OWN_COLUMNS)
     schema = schema.remove(schema.get_field_index("token_ids"))
     write_table(path, [{name: row[name] for name in schema.names} for row in rows], schema)
-
-
-def template_of(fmt: Any, chat_template: str | None) -> dict[str, Any]:
-    """What `evaluation.json` says of how problems are put to the model."""
-    digest = None if chat_template is None else hashlib.sha256(chat_template.encode()).hexdigest()
-    return {
-        "reasoning_format": fmt.name,
-        "system_prompt": fmt.system_prompt,
-        "chat_template_hash": digest,
-    }

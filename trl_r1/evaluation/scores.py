@@ -14,6 +14,7 @@ Keys of `summarise`, on reasoning problems unless said otherwise:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ SCORED = (
     "is_truncated",
     "num_tokens",
     "preference",
-    "answer",
+    "vote",
     "language_share",
 )
 Row = Mapping[str, Any]
@@ -104,12 +105,11 @@ def is_right(row: Row) -> bool:
 
 def vote_of(group: Sequence[Row]) -> Vote | None:
     """The majority vote on a problem; None where its answers are not to be voted on."""
-    kind = kind_of_answers(group[0]["task"])
-    if kind is None or group[0]["is_general"]:
+    if kind_of_answers(group[0]["task"]) is None or group[0]["is_general"]:
         return None
-    # A right answer that the grader found and this did not is a vote, too.
-    answers = [row["answer"] or (row["solution"] if is_right(row) else None) for row in group]
-    return majority_vote(answers, kind, verdicts=[is_right(row) for row in group])
+    # What means the same was found beforehand, within limits (`same_answers`).
+    votes = [row["vote"] for row in group]
+    return majority_vote(votes, operator.eq, verdicts=[is_right(row) for row in group])
 
 
 def interval_of(scores: Mapping[str, Any], key: str) -> tuple[float, float] | None:

@@ -48,6 +48,7 @@ COLUMN_WORDS = {
     "is_well_formed": "whether the format was kept",
     "preference": "score of the preference model",
     "answer": "as the grader read it",
+    "vote": "the first answer of the problem that means the same",
     "language_share": "share of the reasoning in the wanted language",
 }
 REASON_WORDS = {

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 # Before any data: a prior guess of the correlation of a problem's samples, and how many problems'
-# worth of variance it counts. They keep the interval open where all problems agree; chosen by
-# simulation over 10 to 500 problems, 1 to 64 samples and rates of 0.02 to 0.98.
+# worth of variance it counts. They keep the interval open where all problems agree. These and the
+# count below were chosen by simulation (`scripts/bench_intervals.py`).
 _PRIOR_CORRELATION = 0.8
 _PRIOR_WEIGHT = 0.25
-_PRIOR_CORRELATION_OF_DIFFERENCES = 0.0
-_PRIOR_WEIGHT_OF_DIFFERENCES = 0.5
+# Up to so many (effective) successes or failures Wilson's near end is too far in.
+_MOST_THAT_ARE_RARE = 3.2
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ def rate_estimate(clusters: Sequence[Sequence[float]], confidence: float = 0.95)
     """A share (pass@1, format, ...) with Wilson's interval at the effective sample size.
 
     The value is the mean over all samples. The effective size is the number of independent trials
-    that would have the variance seen between problems.
+    that would have the variance seen between problems. Where few are right or few are wrong the
+    near end is the one-sided one of a Poisson count, if that is further out (Brown, Cai and
+    DasGupta, Interval Estimation for a Binomial Proportion, 2001, section 4.1.1).
 
     Args:
         clusters: of each problem the values of its samples, each 0 to 1.
@@ -75,14 +77,7 @@ def rate_estimate(clusters: Sequence[Sequence[float]], confidence: float = 0.95)
     total = sum(sizes)
     weights = [size / total for size in sizes]
     rate = _mean(clusters, total)
-    size = _effective_size(means, weights, rate, total)
-    z = NormalDist().inv_cdf(0.5 + _checked(confidence) / 2)
-    centre = (rate + z * z / (2 * size)) / (1 + z * z / size)
-    spread = rate * (1 - rate) / size + z * z / (4 * size * size)
-    half = z / (1 + z * z / size) * math.sqrt(spread)
-    # The ends belong to it where all samples agree, whatever rounding says.
-    low = 0.0 if rate == 0 else max(centre - half, 0.0)
-    high = 1.0 if rate == 1 else min(centre + half, 1.0)
+    low, high = _rate_interval(means, weights, rate, total, confidence)
     return Estimate(rate, low, high, len(means), total)
 
 
@@ -114,30 +109,91 @@ def paired_difference(
 ) -> Estimate:
     """How much higher the second model's rate is than the first's on the same problems.
 
-    The mean over problems of the difference of their rates, each problem alike, with a t interval.
+    The mean over problems of the difference of their rates, each problem alike. It is what was
+    gained less what was lost, and its interval is made of the intervals of those two rates and
+    their correlation (MOVER: Zou and Donner, Statistics in Medicine 27, 2008, equation 7), so that
+    it stays open where no problem differs.
 
     Args:
         first, second: of each problem the values of its samples, each 0 to 1, in the same order.
         confidence: of the interval.
 
     Raises:
-        ValueError: for other numbers of problems, no problems, or one without samples.
+        ValueError: for other numbers of problems, no problems, one without samples, or a value
+            outside of 0 to 1.
     """
     if len(first) != len(second):
         raise ValueError(f"{len(first)} problems can't be paired with {len(second)}")
     (ones, sizes), (others, other_sizes) = _cluster_means(first), _cluster_means(second)
+    if any(not 0 <= value <= 1 for values in (*first, *second) for value in values):
+        raise ValueError("a rate is of values from 0 to 1")
     differences = [b - a for a, b in zip(ones, others, strict=True)]
     number, total = len(differences), sum(sizes) + sum(other_sizes)
     mean = math.fsum(differences) / number
     if number == 1:
         return Estimate(mean, None, None, 1, total)
-    samples = total / number / 2
-    prior = _PRIOR_WEIGHT_OF_DIFFERENCES * _prior_variance(
-        samples, _PRIOR_CORRELATION_OF_DIFFERENCES
+    gains, losses = [max(d, 0.0) for d in differences], [max(-d, 0.0) for d in differences]
+    samples = max(total // 2, number)
+    (gain, gain_below, gain_above), (loss, loss_below, loss_above) = (
+        _distances(part, samples, confidence) for part in (gains, losses)
     )
-    squares = math.fsum((value - mean) ** 2 for value in differences) + prior
-    half = _t(confidence, number - 1) * math.sqrt(squares / (number - 1) / number)
-    return Estimate(mean, max(mean - half, -1.0), min(mean + half, 1.0), number, total)
+    together = _correlation(gains, gain, losses, loss)
+    below = _combined(gain_below, loss_above, together)
+    above = _combined(gain_above, loss_below, together)
+    return Estimate(mean, max(mean - below, -1.0), min(mean + above, 1.0), number, total)
+
+
+def _distances(
+    values: Sequence[float], num_samples: int, confidence: float
+) -> tuple[float, float, float]:
+    """The mean of problems' rates, and how far the ends of its interval are below and above it."""
+    number = len(values)
+    mean = math.fsum(values) / number
+    low, high = _rate_interval(values, [1 / number] * number, mean, num_samples, confidence)
+    return mean, mean - low, high - mean
+
+
+def _correlation(
+    ones: Sequence[float], mean: float, others: Sequence[float], other_mean: float
+) -> float:
+    """0 where one of them does not vary."""
+    products = math.fsum((a - mean) * (b - other_mean) for a, b in zip(ones, others, strict=True))
+    squares = math.fsum((a - mean) ** 2 for a in ones)
+    other_squares = math.fsum((b - other_mean) ** 2 for b in others)
+    size = math.sqrt(squares * other_squares)
+    return products / size if size > 0 else 0.0
+
+
+def _combined(one: float, other: float, correlation: float) -> float:
+    """The half-width of a difference from those of its parts."""
+    return math.sqrt(max(one * one + other * other - 2 * correlation * one * other, 0.0))
+
+
+def _rate_interval(
+    means: Sequence[float],
+    weights: Sequence[float],
+    rate: float,
+    total: int,
+    confidence: float,
+) -> tuple[float, float]:
+    size = _effective_size(means, weights, rate, total)
+    z = NormalDist().inv_cdf(0.5 + _checked(confidence) / 2)
+    centre = (rate + z * z / (2 * size)) / (1 + z * z / size)
+    spread = rate * (1 - rate) / size + z * z / (4 * size * size)
+    half = z / (1 + z * z / size) * math.sqrt(spread)
+    low = min(centre - half, _rare_end(rate * size, confidence) / size)
+    high = max(centre + half, 1 - _rare_end((1 - rate) * size, confidence) / size)
+    # The ends belong to it where all samples agree, whatever rounding says.
+    return (0.0 if rate == 0 else max(low, 0.0)), (1.0 if rate == 1 else min(high, 1.0))
+
+
+def _rare_end(count: float, confidence: float) -> float:
+    """The one-sided lower end of a Poisson count; infinite, so of no effect, where it is large."""
+    if not 0 < count <= _MOST_THAT_ARE_RARE:
+        return math.inf
+    from scipy.special import gammaincinv
+
+    return float(gammaincinv(count, 1 - confidence))
 
 
 def _cluster_means(clusters: Sequence[Sequence[float]]) -> tuple[list[float], list[int]]:

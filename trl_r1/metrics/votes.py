@@ -36,7 +36,7 @@ class Vote:
 
 def majority_vote(
     answers: Sequence[str | None],
-    kind: Kind = "math",
+    kind: Kind | Callable[[str, str], bool] = "math",
     gold: str | None = None,
     verdicts: Sequence[bool] | None = None,
 ) -> Vote:
@@ -44,7 +44,7 @@ def majority_vote(
 
     Args:
         answers: of each sample, None for one without.
-        kind: when two answers are the same.
+        kind: when two answers are the same: a kind, or a function that says so.
         gold: the right answer.
         verdicts: whether each sample was found right, in place of `gold`: right ones vote together
             and never with wrong ones, so that the vote agrees with the grader.
@@ -52,7 +52,7 @@ def majority_vote(
     Raises:
         ValueError: for an unknown kind, or another number of verdicts.
     """
-    is_same = _equality(kind)
+    is_same = kind if callable(kind) else _equality(kind)
     if verdicts is not None and len(verdicts) != len(answers):
         raise ValueError(f"{len(verdicts)} verdicts for {len(answers)} answers")
     classes: list[tuple[str, bool | None, list[int]]] = []

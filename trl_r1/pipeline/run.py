@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import platform
 import shutil
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +48,10 @@ from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.pipeline.recipe import Pipeline, StageRecipe
 from trl_r1.pipeline.references import artifact_kind
 from trl_r1.pipeline.scoring import Scorer, result_text
+from trl_r1.pipeline.versions import package_versions
 from trl_r1.stages import StageResult
 from trl_r1.training.arguments import EvaluationSettings
 
-_PACKAGES = ("trl-r1", "trl", "transformers", "torch", "peft", "accelerate", "datasets")
 # How often a running stage notes its step and time in the ledger.
 _NOTE_SECONDS = 5.0
 _LITTLE_SPACE = 64 << 20  # bytes
@@ -293,17 +291,6 @@ class _Clock:
         """Note a step, every few seconds."""
         if time.monotonic() - self._noted >= _NOTE_SECONDS:
             self.note(details={**self.record.details, "step": step, "max_steps": max_steps})
-
-
-def package_versions() -> dict[str, str]:
-    """The versions a stage runs with."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def _space_hint(folder: Path) -> str:

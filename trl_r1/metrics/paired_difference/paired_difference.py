@@ -12,7 +12,7 @@ from trl_r1.metrics.estimates import paired_difference
 
 _DESCRIPTION = """\
 How much more often one model is right than another on the same problems: the mean over problems of
-the difference of their rates, with a t interval over problems.
+the difference of their rates, with an interval from those of what was gained and what was lost.
 """
 _INPUTS = """\
 Args:
@@ -25,7 +25,10 @@ Returns:
 Raises:
     ValueError: for no problems, or one without samples.
 """
-_CITATION = "Miller, Adding Error Bars to Evals, arXiv:2411.00640, 2024 (section 4.2)."
+_CITATION = """\
+Miller, Adding Error Bars to Evals, arXiv:2411.00640, 2024 (section 4.2); Zou and Donner,
+Construction of Confidence Limits about Effect Measures, Statistics in Medicine 27, 2008.
+"""
 
 
 class PairedDifference(evaluate.Metric):
