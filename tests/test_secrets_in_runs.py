@@ -189,12 +189,19 @@ def test_a_run_that_works_leaves_no_secret_anywhere(place, server):
     assert "environment {" in log
     place.command("report", "runs/mine")
     place.command("table", "runs/mine")
+    place.command("plan", "mine", "--vram", 8, "--cpu", status=None)
+    place.command("rehearse", "mine", status=None)
+    place.command("merge", "runs/mine/zero/model", "merged", status=1)
+    place.command("push", "runs/mine", "--org", "me", status=1)  # there is no Hub here
     recipe = (place.base / "runs/mine/zero/recipe.yaml").read_text()
     assert "hub_token: (not stored)" in recipe
     assert place.leaks() == []
 
 
-@pytest.mark.parametrize("launcher", [(), ("--accelerate_config", "ddp", "--num_processes", 2)])
+_TWO = ("--accelerate_config", "ddp", "--num_processes", 2)
+
+
+@pytest.mark.parametrize("launcher", [(), pytest.param(_TWO, marks=pytest.mark.slow)])
 def test_a_run_that_a_reward_stops_leaves_no_secret_in_checkpoints_either(place, launcher):
     place.stages("01_base", "02_cold_start", "03_zero")
     (place.recipes / "fails").touch()

@@ -48,7 +48,7 @@ _SHAPES = tuple(
         (("xox", "e2b_"), r"(\b)(?:xox[abprs]-[\w-]{10,}|e2b_[A-Za-z0-9]{20,})"),
         (("AKIA", "ASIA", "AIza"), r"(\b)(?:(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,})"),
         # A JSON web token; a key in PEM; a header; a password, and a query, in an address.
-        (("eyJ",), r"(\b)eyJ[\w-]{8,4096}\.[\w-]{8,}\.[\w-]*"),
+        (("eyJ",), r"(\b)eyJ[\w-]{8,512}\.[\w-]{8,}\.[\w-]*"),
         (("PRIVATE KEY",), r"(PRIVATE KEY-----)[^-]+"),
         (("bearer ", "basic "), r"(\b(?:bearer|basic) )(?=\S*[\d=])[\w.~+/=-]{8,}"),
         (("://",), r"(://)[^\s/@:\"']*:[^\s/@\"']+(?=@)"),
