@@ -109,6 +109,16 @@ def test_what_variables_hold_is_masked_in_every_form_it_travels_in(monkeypatch):
             assert "cGEvc3M" not in coded
 
 
+def test_masking_never_fails_for_what_the_environment_is_like(monkeypatch):
+    monkeypatch.setenv("X_TOKEN", "no\udcfftext-0123456789")
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert mask("a no\udcfftext-0123456789 b") == "a *** b"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setenv("HF_TOKEN_PATH", "~nobody-of-this-name/token")
+    assert mask("a") == "a"
+
+
 def test_short_or_plain_values_of_variables_are_not_masked(monkeypatch):
     for number, value in enumerate(("1", "true", "reasoning", "12345678", "/etc/credentials.json")):
         monkeypatch.setenv(f"X_TOKEN_{number}", value)

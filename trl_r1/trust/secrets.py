@@ -201,8 +201,10 @@ def _known() -> Iterator[str]:
     for name, value in os.environ.items():
         if _VARIABLE.fullmatch(name) and _is_telling(value):
             yield value.strip()
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    token = Path(os.environ.get("HF_TOKEN_PATH") or home / "token")
+    # As the Hub's client finds them; `Path.home` fails where there is no home.
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache"))
+    home = os.environ.get("HF_HOME") or str(Path(cache) / "huggingface")
+    token = Path(os.path.expanduser(os.environ.get("HF_TOKEN_PATH") or str(Path(home) / "token")))  # noqa: PTH111
     yield from _of_files((token, token.with_name("stored_tokens")))
 
 
@@ -242,8 +244,10 @@ def _pattern(known: tuple[str, ...]) -> re.Pattern[str] | None:
 
 def _forms(value: str) -> Iterator[str]:
     """A value as texts may carry it."""
-    yield from (value, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1])
-    data = value.encode()
+    # A variable may hold bytes that are no text.
+    quoted = (how(value, safe="", errors="surrogateescape") for how in (quote, quote_plus))
+    yield from (value, *quoted, json.dumps(value)[1:-1])
+    data = value.encode(errors="surrogateescape")
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for offset in range(3):  # as a part of something longer, it may begin at any of three bits
             text = encode(b"\0" * offset + data).decode().rstrip("=")
