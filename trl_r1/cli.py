@@ -45,7 +45,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         status: int = options.run(options)
     except PipelineError as error:
-        _say(f"trl-r1: {error}")
+        from trl_r1.report.reading import visible
+
+        _say(f"trl-r1: {visible(error)}")
         return 1
     except KeyboardInterrupt:
         _say("trl-r1: stopped.")

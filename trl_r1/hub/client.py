@@ -83,6 +83,9 @@ def hub_errors(doing: str) -> Iterator[None]:
         raise HubError(
             f"{doing}: HF_HUB_OFFLINE is set, so the Hub is not asked; unset it and try again"
         ) from error
+    except errors.HFValidationError as error:
+        said = " ".join(str(error).split())[:_MAX_SAID]
+        raise HubError(f"{doing}: no repository has such a name ({said})") from error
     except errors.LocalTokenNotFoundError as error:
         raise HubError(
             f"{doing}: there is no token for the Hub; run `hf auth login`, or set HF_TOKEN"

@@ -83,7 +83,8 @@ def _push(options: argparse.Namespace) -> int:
             overwrite_cards=options.overwrite_cards,
         )
         pusher.push(options.stages)
-    _say(f"\n{pusher.page}")
+    _say("")
+    _say(pusher.page)
     _say(f"put it back anywhere: trl-r1 pull {owner}/{name}")
     return 0
 
@@ -112,5 +113,9 @@ def _pull(options: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    """Print a line; a stranger's names in it neither steer the terminal nor begin another."""
+    from trl_r1.report.reading import visible
+
+    line = visible(text).replace("\n", "\u27e8U+000A\u27e9")
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -7,7 +7,7 @@ it may lead out of the folder.
 
 from __future__ import annotations
 
-import re
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
@@ -19,23 +19,21 @@ from trl_r1.hub.adapters import CONFIG, put_local_base
 from trl_r1.hub.client import hub_errors, make_api
 from trl_r1.hub.contents import visible_files
 from trl_r1.hub.record import (
-    HUB_FILE,
     HubRecord,
     PushedRepo,
-    read_hub_record,
     write_hub_record,
 )
+from trl_r1.hub.run_repository import read_documents, read_ledger, select
 from trl_r1.pipeline.hashing import FileHashes
-from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, read_record, write_record
+from trl_r1.pipeline.ledger import StageRecord, damage, read_record, write_record
 from trl_r1.pipeline.lock import RunLock
-from trl_r1.pipeline.mistakes import PipelineError, one_of, suggestion
+from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.pipeline.run_file import RUN_FILE, RunFile, read_run_file, write_run_file
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 _WORK = ".pull"  # in the run's folder: what is fetched, and not yet in its place
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 class Puller:
@@ -74,18 +72,17 @@ class Puller:
         with hub_errors(f"looking for {self.repo_id}"):
             info = self.api.repo_info(self.repo_id, repo_type="dataset", revision=self.revision)
         commit = str(info.sha)
-        pushed, run = self._documents(commit)
+        pushed, run = read_documents(self.api, self.repo_id, commit)
         run_dir = output_dir or Path("runs") / run.pipeline
         recipes = recipes or Path(run.pipeline)
         with RunLock(run_dir / ".lock"):
             work = run_dir / _WORK
             told = self._fetch(self.repo_id, "dataset", commit, work / "run")
-            ledger = _ledger(told)
-            chosen = _chosen(ledger, stages)
+            ledger = read_ledger(told, self.repo_id)
+            chosen = select(ledger, stages)
             self._refuse_what_is_in_the_way(run_dir, run, [ledger[name] for name in chosen])
             place = self._put_recipes(told / "recipes", recipes)
-            for name in chosen:
-                self._pull_stage(run_dir, told, ledger[name], pushed)
+            num_here = sum(self._pull_stage(run_dir, told, ledger[n], pushed) for n in chosen)
             run = replace(run, folder=place.absolute() if place else Path(), recipes=str(recipes))
             write_run_file(run_dir, run)
             own = PushedRepo(self.repo_id, "dataset", commit, _hashes_of(told, self.hashes))
@@ -94,34 +91,8 @@ class Puller:
                 if (told / file).is_file():
                     shutil.copyfile(told / file, run_dir / file)
             shutil.rmtree(work, ignore_errors=True)
-        self._say_how_to_go_on(run_dir, place, run, len(chosen))
+        self._say_how_to_go_on(run_dir, place, run, num_here)
         return run_dir
-
-    def _documents(self, commit: str) -> tuple[HubRecord, RunFile]:
-        """`hub.json` and `run.json` of the run's repository."""
-        from huggingface_hub.errors import EntryNotFoundError
-
-        files = []
-        for name in (HUB_FILE, RUN_FILE):
-            try:
-                with hub_errors(f"reading {name} of {self.repo_id}"):
-                    path = self.api.hf_hub_download(
-                        self.repo_id, name, repo_type="dataset", revision=commit
-                    )
-            except PipelineError as error:
-                if isinstance(error.__cause__, EntryNotFoundError):
-                    raise PipelineError(
-                        f"{self.repo_id} holds no run (no {name}); name the repository that "
-                        "`trl-r1 push` printed"
-                    ) from error
-                raise
-            files.append(Path(path))
-        pushed = read_hub_record(files[0])
-        run = read_run_file(files[1].parent)
-        assert pushed is not None, "the file was fetched"
-        if not _NAME.fullmatch(run.pipeline):
-            raise PipelineError(f"{self.repo_id}: {run.pipeline!r} is no name of a pipeline")
-        return pushed, run
 
     def _refuse_what_is_in_the_way(
         self, run_dir: Path, run: RunFile, ledger: Sequence[StageRecord]
@@ -134,7 +105,7 @@ class Puller:
             )
         for record in ledger:
             place = run_dir / record.name
-            if place.exists() and not _is_here(record, place):
+            if os.path.lexists(place) and not _is_here(record, place):
                 raise PipelineError(
                     f"{place} is in the way: it is not what {self.repo_id} holds; move it away, or "
                     "use --output_dir for another folder"
@@ -150,21 +121,22 @@ class Puller:
 
     def _pull_stage(
         self, run_dir: Path, told: Path, record: StageRecord, pushed: HubRecord
-    ) -> None:
+    ) -> bool:
+        """Put a stage in its place; whether it is there."""
         place = run_dir / record.name
         if _is_here(record, place):
             self.say(f"{record.name}: is here already")
-            return
+            return True
         repos = {r.artifact: r for r in pushed.repos.values() if r.stage == record.name}
         missing = [name for name in record.artifacts if name not in repos]
         if missing:
             self.say(f"{record.name}: left out; its {', '.join(missing)} was not pushed")
-            return
-        work = run_dir / _WORK / record.name
+            return False
+        work, stages = run_dir / _WORK / record.name, told / "stages"
         for name, entry in record.artifacts.items():
             repo = repos[name]
             folder = self._fetch(repo.repo_id, repo.repo_type, repo.commit, work / name)
-            _restore_card(folder, told / "stages" / record.name / name)
+            _restore_card(folder, stages / record.name / name)
             if not self._is_as_pushed(folder, repo, entry["hash"]):
                 raise PipelineError(
                     f"{repo.repo_id} at {repo.commit[:8]} is not the {name} that the record of "
@@ -172,12 +144,19 @@ class Puller:
                     "and if that does not help, ask who pushed it"
                 )
             put_local_base(folder, pushed, run_dir)
-        shutil.copytree(told / "stages" / record.name, work, dirs_exist_ok=True)
+        # What lies where an artifact goes was not checked with it.
+        shutil.copytree(
+            stages / record.name,
+            work,
+            dirs_exist_ok=True,
+            ignore=lambda folder, _: record.artifacts if Path(folder).parent == stages else (),
+        )
         for name in record.artifacts:
             shutil.rmtree(work / name / ".cache", ignore_errors=True)
         write_record(work, _with_adapter_sizes(record, work))
         work.rename(place)
         self.say(f"{record.name}: {', '.join(record.artifacts) or 'its scores'}")
+        return True
 
     def _is_as_pushed(self, folder: Path, repo: PushedRepo, told: str) -> bool:
         """Whether what was fetched has the hashes it should have.
@@ -226,7 +205,7 @@ class Puller:
                 f"`trl-r1 check --untrusted {recipes}` shows it and runs nothing"
             )
         options = [f"--set {shlex.quote(text)}" for text in run.settings]
-        options += [f"--seed {run.seed}"] if run.seed is not None else []
+        options += [f"--seed {shlex.quote(str(run.seed))}"] if run.seed is not None else []
         if run_dir != Path("runs") / run.pipeline:
             options.append(f"--output_dir {shlex.quote(str(run_dir))}")
         self.say(" ".join(["go on: trl-r1 run", shlex.quote(str(recipes)), *options]))
@@ -256,31 +235,6 @@ def _with_adapter_sizes(record: StageRecord, place: Path) -> StageRecord:
             size = (place / name / CONFIG).stat().st_size
             entry["sizes"] = {**entry["sizes"], CONFIG: size}
     return replace(record, artifacts=artifacts)
-
-
-def _ledger(told: Path) -> dict[str, StageRecord]:
-    """The records of a run that was fetched, by stage.
-
-    Raises:
-        PipelineError: a name in them is none that a run would give.
-    """
-    found = {}
-    for path in sorted((told / "stages").glob(f"*/{RECORD_FILE}")):
-        record = read_record(path.parent)
-        assert record is not None, "the file is there"
-        names = [record.name, *record.artifacts]
-        if record.name != path.parent.name or not all(map(_NAME.fullmatch, names)):
-            raise PipelineError(f"{path.parent.name}: its record holds names that no run gives")
-        found[record.name] = record
-    return found
-
-
-def _chosen(ledger: dict[str, StageRecord], stages: Sequence[str] | None) -> list[str]:
-    for name in stages or ():
-        if name not in ledger:
-            hint = suggestion(name, ledger) or f"; there are {one_of(ledger)}"
-            raise PipelineError(f"--stages: no stage {name!r} in it{hint}")
-    return [name for name in ledger if stages is None or name in stages]
 
 
 def _restore_card(folder: Path, told: Path) -> None:

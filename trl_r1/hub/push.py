@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from trl_r1.hub.adapters import CONFIG, config_for_the_hub
 from trl_r1.hub.cards import Link, Subject, dataset_card, model_card, run_card
 from trl_r1.hub.client import HubError, hub_errors, make_api
+from trl_r1.hub.collection import fill_collection, is_there, make_collection
 from trl_r1.hub.contents import Artifact, RunContents, select_stages
 from trl_r1.hub.names import repo_name
 from trl_r1.hub.record import (
@@ -23,6 +24,7 @@ from trl_r1.hub.record import (
     HubRecord,
     PushedRepo,
     hub_record_text,
+    parse_hub_record,
     read_hub_record,
     write_hub_record,
 )
@@ -89,7 +91,7 @@ class Pusher:
             self._push_report(self.report)
         self._make_collection()
         self._push_run()
-        self._collect()
+        fill_collection(self.api, self.record.collection, self.record.repos.values())
         return self.record
 
     def push_artifacts(self, stages: Sequence[str]) -> HubRecord:
@@ -107,7 +109,15 @@ class Pusher:
 
     def _chosen(self, stages: Sequence[str] | None) -> list[Artifact]:
         chosen = select_stages(self.contents, stages)
-        return self.contents.artifacts(self.owner, self.name, chosen, self.repo_ids)
+        artifacts = self.contents.artifacts(self.owner, self.name, chosen, self.repo_ids)
+        for artifact in artifacts:
+            place = (artifact.repo_type, artifact.repo_id.lower())
+            if place == ("dataset", self.run_repo.lower()):
+                raise PipelineError(
+                    f"{self.run_repo} would hold both the run and what {artifact.stage} left; give "
+                    "the stage another hub_model_id, or push with another --name"
+                )
+        return artifacts
 
     @property
     def page(self) -> str:
@@ -148,13 +158,20 @@ class Pusher:
             if isinstance(error.__cause__, (EntryNotFoundError, RepositoryNotFoundError)):
                 return None
             raise
-        return read_hub_record(path)
+        try:
+            return parse_hub_record(path.read_bytes())
+        except ValueError as error:
+            raise PipelineError(
+                f"{HUB_FILE} of {self.run_repo} on the Hub can't be read ({error}), so nobody "
+                "knows whose run it is; delete that file there, or push with another --name"
+            ) from error
 
     def _download(self, file: str) -> Path:
         return Path(self.api.hf_hub_download(self.run_repo, file, repo_type="dataset"))
 
     def _push_artifact(self, artifact: Artifact, run_link: str | None) -> None:
         contents = self.contents
+        self._refuse_what_was_changed(artifact)
         subject = Subject(
             run=contents.pipeline,
             description=contents.description,
@@ -181,6 +198,21 @@ class Pusher:
         if config is not None:
             files[CONFIG] = config
         self._bring(pushed, files, card, f"{artifact.stage}: {artifact.name}")
+
+    def _refuse_what_was_changed(self, artifact: Artifact) -> None:
+        """Refuse files that are not what the record tells, which no pull would take.
+
+        An adapter that was pulled names another base than the one that was hashed, so of adapters
+        nothing can be said here.
+        """
+        if (artifact.folder / CONFIG).is_file():
+            return
+        if self.repositories.hashes.path(artifact.folder) != artifact.hash:
+            raise PipelineError(
+                f"{artifact.folder} was changed after {artifact.stage} was finished: its hash is "
+                "not the record's; put its files back, or move the stage's folder away and run the "
+                "pipeline again"
+            )
 
     def _push_report(self, report: Path) -> None:
         name = repo_name(f"{self.name}-report")
@@ -232,27 +264,12 @@ class Pusher:
 
     def _make_collection(self) -> None:
         """The collection, still empty: the run's own repository names it."""
-        if self.record.collection:
-            return
-        title = self.name[:_MAX_TITLE]
-        with hub_errors(f"making the collection {title}"):
-            made = self.api.create_collection(
-                title,
-                namespace=self.owner,
-                description=f"Every stage of a run of {self.contents.pipeline}, by trl_r1"[:150],
-                private=self.private,
-                exists_ok=True,
-            )
-        self.record = replace(self.record, collection=made.slug)
-
-    def _collect(self) -> None:
-        """Put everything into the collection, in the order it was made."""
         slug = self.record.collection
-        with hub_errors(f"filling the collection {slug}"):
-            there = {(i.item_type, i.item_id) for i in self.api.get_collection(slug).items}
-            for repo in self.record.repos.values():
-                if (repo.repo_type, repo.repo_id) not in there:
-                    self.api.add_collection_item(slug, repo.repo_id, repo.repo_type, exists_ok=True)
+        if not slug or not is_there(self.api, slug):
+            title = self.name[:_MAX_TITLE]
+            about = f"Every stage of a run of {self.contents.pipeline}, by trl_r1"
+            slug = make_collection(self.api, self.owner, title, about, self.private)
+            self.record = replace(self.record, collection=slug)
 
 
 def report_card(run: str, run_repo: str) -> str:

@@ -90,14 +90,28 @@ def read_hub_record(path: Path) -> HubRecord | None:
         PipelineError: it is damaged.
     """
     try:
-        return _record_type().validate_json(path.read_bytes(), strict=True)
+        return parse_hub_record(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (pydantic.ValidationError, OSError) as error:
-        first = str(error).splitlines()[-1]
+    except (ValueError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise PipelineError(
-            f"{path} can't be read ({first}); move it away: a push then looks at the Hub anew"
+            f"{path} can't be read ({why}); move it away: a push then looks at the Hub anew"
         ) from error
+
+
+def parse_hub_record(text: bytes) -> HubRecord:
+    """What the text of a `hub.json` says.
+
+    Raises:
+        ValueError: it is damaged; its text says what is wrong, in a few words.
+    """
+    try:
+        return _record_type().validate_json(text, strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
 
 
 @cache

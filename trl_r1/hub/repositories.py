@@ -32,7 +32,7 @@ class Repositories:
         self.api = api
         self.private = private
         self.overwrite_cards = overwrite_cards
-        self._hashes = FileHashes()
+        self.hashes = FileHashes()
 
     def bring(
         self,
@@ -131,7 +131,7 @@ class Repositories:
 
     def _hash(self, content: Path | bytes) -> str:
         if isinstance(content, Path):
-            return self._hashes.path(content)
+            return self.hashes.path(content)
         return hashlib.sha256(content).hexdigest()[:32]
 
 

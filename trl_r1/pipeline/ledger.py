@@ -141,7 +141,10 @@ def _name_fault(record: StageRecord) -> str | None:
         if not _NAME.fullmatch(name):
             return f"{name!r} is no name that a run gives"
     for artifact in record.artifacts.values():
-        for file in artifact.get("sizes") or ():
+        sizes = artifact.get("sizes") or {}
+        if not isinstance(sizes, dict) or not all(type(size) is int for size in sizes.values()):
+            return "the sizes of an artifact are no numbers by file"
+        for file in sizes:
             path = PurePosixPath(file)
             if path.is_absolute() or ".." in path.parts or "\\" in file:
                 return f"{file!r} leads out of its artifact"
