@@ -244,13 +244,43 @@ def test_a_clear_difference_is_called_so_and_none_is_unclear(tmp_path: Path) -> 
 def test_what_can_t_be_compared_is_told(tmp_path: Path) -> None:
     first = evaluation(tmp_path / "a", [[1.0]])
     other = evaluation(tmp_path / "b", [[1.0]], first=5)
-    with pytest.raises(PipelineError, match="no problem in common"):
+    with pytest.raises(PipelineError, match=r"no problem in common .1 of gsm8k, and 1 of gsm8k."):
         compare(first, other)
     with pytest.raises(PipelineError, match="holds no evaluation"):
         compare(first, tmp_path / "nowhere")
     (other / "problems.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(PipelineError, match="can't be read"):
         compare(first, other)
+
+
+def test_evaluations_that_were_made_otherwise_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = evaluation(tmp_path / "a", [[1, 0], [0, 0]], num_samples=2, model_revision="main")
+    second = evaluation(tmp_path / "b", [[1, 0, 1], [0, 0, 1]], num_samples=3)
+    document = document_of(second)
+    document["template"] = {"reasoning_format": "zero", "chat_template_hash": "f00"}
+    document["versions"] = {"trl": "1.0"}
+    (second / "evaluation.json").write_text(json.dumps(document))
+    assert run("--compare", first, second) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "num_samples 2 in A, 3 in B",
+        "model_revision main in A, None in B",
+        "chat_template_hash None in A, f00 in B",
+        "reasoning_format None in A, zero in B",
+        "version of trl None in A, 1.0 in B",
+    ):
+        assert f"not the same: {line}" in out
+    (second / "evaluation.json").write_text("{broken")
+    assert run("--compare", first, second) == 1
+    assert "evaluation.json can't be read" in capsys.readouterr().out
+
+
+def test_what_is_no_number_counts_as_wrong(tmp_path: Path) -> None:
+    rows = [sample(0, 0, float("nan")), sample(1, 0, None), sample(2, 0, 1.0), sample(3, 0, 0.5)]
+    document = write_record(tmp_path, rows, 4, 1, {})
+    assert document["scores"]["pass@1"] == 0.25
 
 
 def test_the_same_problem_has_one_hash_in_every_format() -> None:

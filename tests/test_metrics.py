@@ -118,6 +118,53 @@ def test_what_has_no_rate_is_an_error(clusters: list[list[float]], message: str)
         rate_estimate(clusters)
 
 
+def test_the_interval_of_a_difference_is_mover_s_on_random_data() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(40):
+        one, two = (rng.integers(0, 2, size=(40, 4)).astype(float) for _ in range(2))
+        change = two.mean(1) - one.mean(1)
+        gains, losses = np.maximum(change, 0), np.maximum(-change, 0)
+        ends = []
+        for part in (gains, losses):  # Wilson's at the effective size, written out anew
+            rate, prior = part.mean(), 0.25 * (1 + 3 * 0.8) / 4
+            share = (40 * part.var(ddof=1) + prior) / (40 * rate * (1 - rate) + 0.25)
+            size = min(max(40 / share, 1), 160)
+            assert rate * size > 3.2, "no rare end"
+            roots = np.roots([1 + 3.8414588 / size, -2 * rate - 3.8414588 / size, rate**2])
+            ends.append((rate, min(roots), max(roots)))
+        (gain, gain_low, gain_high), (loss, loss_low, loss_high) = ends
+        r = np.corrcoef(gains, losses)[0, 1]
+        below = (gain - gain_low, loss_high - loss)
+        above = (gain_high - gain, loss - loss_low)
+        low, high = (np.sqrt(a * a + b * b - 2 * r * a * b) for a, b in (below, above))
+        found = paired_difference(one.tolist(), two.tolist())
+        expected = (change.mean() - low, change.mean() + high)
+        assert (found.low, found.high) == pytest.approx(expected, abs=1e-6)
+
+
+def test_metrics_of_evaluate_agree_with_numpy_on_random_data() -> None:
+    rng = np.random.default_rng(6)
+    first, second = (rng.integers(0, 2, size=(20, 5)).astype(float) for _ in range(2))
+    accuracy = loaded("mean_accuracy").compute(predictions=first.tolist())
+    assert accuracy["accuracy"] == pytest.approx(first.mean())
+    paired = loaded("paired_difference").compute(
+        predictions=second.tolist(), references=first.tolist()
+    )
+    assert paired["difference"] == pytest.approx((second - first).mean())
+    found = loaded("pass_at_k").compute(predictions=first.tolist(), k=[3])
+    subsets = [max(flags) for row in first for flags in itertools.combinations(row, 3)]
+    assert found["pass@3"] == pytest.approx(np.mean(subsets))
+    tokens, is_cut = rng.integers(1, 99, size=(20, 5)), rng.random((20, 5)) < 0.3
+    is_formed = rng.random((20, 5)) < 0.6
+    shape = loaded("response_shape").compute(
+        predictions=[["<think>a</think>4" if ok else "4" for ok in row] for row in is_formed],
+        num_tokens=tokens.tolist(),
+        is_truncated=is_cut.tolist(),
+    )
+    means = (tokens.mean(), is_cut.mean(), is_formed.mean())
+    assert (shape["mean_length"], shape["truncated"], shape["format"]) == pytest.approx(means)
+
+
 def test_swapping_the_models_or_right_and_wrong_mirrors_the_interval() -> None:
     rng = np.random.default_rng(11)
     for _ in range(30):

@@ -55,7 +55,8 @@ class Comparison:
         first, second: folders.
         differences: of all problems, then of each task.
         num_matched, num_only_first, num_only_second: problems.
-        other_settings: what they were made with where that differs: name, first, second.
+        other_settings: what they were made with where that differs, the template and the packages'
+            versions included: name, first, second.
     """
 
     first: str
@@ -82,13 +83,13 @@ def compare(first: Path, second: Path) -> Comparison:
         first, second: folders with `problems.parquet` and `evaluation.json`.
 
     Raises:
-        PipelineError: one is no evaluation, or they have no problem in common.
+        PipelineError: one is no evaluation or is damaged, or they have no problem in common.
     """
     ones, others = _problems(first), _problems(second)
     shared = [key for key in ones if key in others]
     if not shared:
         raise PipelineError(
-            f"{first} and {second} have no problem in common ({len(ones)} and {len(others)}); "
+            f"{first} and {second} have no problem in common ({_told(ones)}, and {_told(others)}); "
             "compare evaluations on the same task, split and rows"
         )
     tasks = list(dict.fromkeys(ones[key]["task"] or "none" for key in shared))
@@ -163,12 +164,21 @@ def _other_settings(first: Path, second: Path) -> list[tuple[str, Any, Any]]:
     return [(name, one.get(name), other.get(name)) for name in sorted(names)]
 
 
+def _told(problems: Mapping[str, Row]) -> str:
+    tasks = sorted({row["task"] or "no task" for row in problems.values()})
+    return f"{len(problems)} of {', '.join(tasks)}"
+
+
 def _flat(folder: Path) -> Mapping[str, Any]:
+    path = folder / RECORD_FILE
     try:
-        document = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
-        settings = {**document["settings"], **document["template"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+        document = json.loads(path.read_text(encoding="utf-8"))
+        versions = {f"version of {k}": v for k, v in document.get("versions", {}).items()}
+        settings = {**document["settings"], **document["template"], **versions}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PipelineError(
+            f"{path} can't be read ({error!r}); run its evaluation again"
+        ) from error
     for name in ("datasets", "general", "shard_size", "batch_size", "preference_model"):
         settings.pop(name, None)
     return settings
