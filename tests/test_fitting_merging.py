@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import make_tiny_model
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -123,3 +124,38 @@ def test_smollm2_keeps_its_probabilities_on_a_hundred_problems(tmp_path: Path, b
     report = merge_adapter(adapter, tmp_path / "merged", args, prompts=prompts)
     assert report.difference is not None
     assert report.difference < 1e-3
+
+
+def _broken(case: str, adapter: Path, tmp_path: Path) -> list[str]:
+    """Break an adapter; what else the command is told."""
+    config = adapter / "adapter_config.json"
+    if case == "config_cut_off":
+        config.write_text(config.read_text()[:40])
+    elif case == "no_weights":
+        (adapter / "adapter_model.safetensors").unlink()
+    elif case == "base_gone":
+        document = json.loads(config.read_text())
+        config.write_text(json.dumps({**document, "base_model_name_or_path": "/gone/base"}))
+    elif case == "other_base":
+        other = make_tiny_model(tmp_path / "other", hidden_size=16)
+        return ["--base", str(other)]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("config_cut_off", "adapter_config.json can't be read"),
+        ("no_weights", "has no weights: no adapter_model.safetensors"),
+        ("base_gone", "stands on /gone/base, which is not there; name its base, --base"),
+        ("other_base", "is no adapter of"),
+    ],
+)
+def test_an_adapter_that_can_not_be_merged_is_told_and_leaves_nothing(
+    tmp_path: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str], case: str, words: str
+) -> None:
+    adapter = make_adapter(tiny_model_dir, tmp_path / "adapter")
+    options = _broken(case, adapter, tmp_path)
+    assert main(["merge", str(adapter), str(tmp_path / "merged"), *options]) == 1
+    assert words in capsys.readouterr().out
+    assert not (tmp_path / "merged").exists()

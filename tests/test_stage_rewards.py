@@ -81,7 +81,9 @@ def _context(tmp_path: Path, model: Path, rows: str, spec: RewardSpec, **grading
 def test_a_reward_that_hangs_crashes_or_bloats_costs_rows_and_the_run_goes_on(
     tiny_model_dir: Path, tmp_path: Path, rows_file: str, traps: str, how: str, metric: str
 ) -> None:
-    spec = RewardSpec(f"{traps}:trap_reward", args={"how": how})
+    # On a slow machine a call may need long until it has grown to its limit.
+    timeout = 1.0 if how == "hang" else 120.0
+    spec = RewardSpec(f"{traps}:trap_reward", args={"how": how}, timeout=timeout)
     grpo.run(_context(tmp_path, tiny_model_dir, rows_file, spec))
     logs = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").open()]
     shares = [log[f"rewards/trap_reward/{metric}"] for log in logs if "reward" in log]

@@ -136,7 +136,7 @@ def _plan(options: argparse.Namespace) -> int:
     from trl_r1.pipeline.mistakes import PipelineError
 
     vram = options.vram if options.vram is not None else _memory_here(options.cpu)
-    if not vram > 0:
+    if not 0 < vram < float("inf"):
         raise PipelineError(f"--vram {vram}: give the GiB of the card, as 12")
     if options.prompt_tokens < 1:
         raise PipelineError(f"--prompt_tokens {options.prompt_tokens}: give 1 or more")

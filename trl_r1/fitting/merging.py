@@ -26,7 +26,7 @@ from transformers import (
 from trl_r1.training.arguments import ModelArguments
 from trl_r1.training.artifacts import partial_folder, promote
 from trl_r1.training.dequantised import load_as_trained
-from trl_r1.training.models import is_adapter_folder, set_end_token
+from trl_r1.training.models import base_model_path, is_adapter_folder, set_end_token
 from trl_r1.trust.model_files import check_model, told_of_trust
 
 _TRAINED_AS = (
@@ -36,6 +36,7 @@ _TRAINED_AS = (
     "bnb_4bit_quant_type",
     "use_bnb_nested_quant",
 )
+_ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,17 @@ def merge_adapter(
         prompts: texts on which merged and unmerged model are compared.
 
     Raises:
-        ValueError: `adapter` is none, or `output` is there already.
+        ValueError: `adapter` is none, is not whole or stands on another base, or `output` is there
+            already.
     """
     if not is_adapter_folder(adapter):
         raise ValueError(f"{adapter} is no adapter folder: it has no adapter_config.json")
     if output.exists():
         raise ValueError(f"{output} exists already; name a folder that does not")
-    config = PeftConfig.from_pretrained(str(adapter))
-    base = base or str(config.base_model_name_or_path)
+    config = _adapter_config(adapter)
+    base = base or base_model_path(str(adapter))
+    if Path(base).is_absolute() and not Path(base).is_dir():
+        raise ValueError(f"{adapter} stands on {base}, which is not there; name its base, --base")
     is_scorer = str(getattr(config.task_type, "value", config.task_type)) == "SEQ_CLS"
     architecture: Any = AutoModelForSequenceClassification if is_scorer else AutoModelForCausalLM
     check_model(str(adapter), model_args.allowed())
@@ -104,9 +108,12 @@ def merge_adapter(
         tokenizer = AutoTokenizer.from_pretrained(
             source, trust_remote_code=model_args.trust_remote_code
         )
-    model = PeftModel.from_pretrained(
-        load_as_trained(base, model_args, architecture), str(adapter)
-    ).eval()
+    weights = load_as_trained(base, model_args, architecture)
+    try:
+        model = PeftModel.from_pretrained(weights, str(adapter)).eval()
+    except (RuntimeError, ValueError) as error:
+        first = str(error).strip().splitlines()[-1].strip()
+        raise ValueError(f"{adapter} is no adapter of {base}: {first}") from error
     before = [outputs(model, tokenizer, prompt) for prompt in prompts]
     merged = model.merge_and_unload(safe_merge=True)
     _store(merged, tokenizer, output)
@@ -122,6 +129,22 @@ def merge_adapter(
         difference = max(float((one - other).abs().max()) for one, other in pairs)
     quantised = "4-bit" if model_args.load_in_4bit else "8-bit" if model_args.load_in_8bit else ""
     return MergeReport(output, base, quantised, difference, len(prompts))
+
+
+def _adapter_config(adapter: Path) -> PeftConfig:
+    """The config of an adapter folder that is whole.
+
+    Raises:
+        ValueError: what is missing of it.
+    """
+    try:
+        config: PeftConfig = PeftConfig.from_pretrained(str(adapter))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        text = " ".join(str(error).split())
+        raise ValueError(f"{adapter}/adapter_config.json can't be read: {text}") from error
+    if not any((adapter / name).is_file() for name in _ADAPTER_WEIGHTS):
+        raise ValueError(f"{adapter} has no weights: no {' or '.join(_ADAPTER_WEIGHTS)} in it")
+    return config
 
 
 def outputs(model: Any, tokenizer: PreTrainedTokenizerBase, prompt: str) -> torch.Tensor:
