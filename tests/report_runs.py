@@ -130,13 +130,20 @@ def scored_rows(text: str = "") -> list[dict[str, Any]]:
         **{"prompt": question, "token_ids": [1], "token_source": "engine", "num_tokens": 20},
         **{"is_truncated": False, "finish_reason": "stop", "seed": 1, "solution": "7"},
         **{"task": "digit_sums", "problem_hash": "aa", "is_general": False},
-        **{"is_well_formed": True, "preference": None, "answer": "7", "language_share": 0.25},
+        **{"is_well_formed": True, "preference": None, "language_share": 0.25},
+        **{"answer": "7", "vote": "7"},
     }
-    talk = {"is_general": True, "task": "my_talk", "solution": None, "answer": None}
+    talk = {"is_general": True, "task": "my_talk", "solution": None, "answer": None, "vote": None}
     rows = [
         {"completion": right, "score": 1.0},
-        {"completion": "<answer>8</answer>", "score": 0.0, "answer": "8", "is_well_formed": False},
-        {"completion": right, "score": None, "answer": None},
+        {
+            "completion": "<answer>8</answer>",
+            "score": 0.0,
+            "answer": "8",
+            "vote": "8",
+            "is_well_formed": False,
+        },
+        {"completion": right, "score": None, "answer": None, "vote": None},
         {"completion": "hi", "score": 0.5, "preference": 0.75, "language_share": None, **talk},
     ]
     return [{**common, "prompt_index": i, "sample_index": 0, **row} for i, row in enumerate(rows)]
