@@ -228,3 +228,19 @@ def test_an_artifact_never_shares_the_runs_own_repository(
     assert push(run) == 1
     assert "me/small would hold both the run and what picked left" in capsys.readouterr().out
     assert not fake_hub.site.store.repos
+
+
+def test_a_push_tells_which_paths_of_this_machine_go_along(
+    fake_hub: FakeHub, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads((run / "zero" / "stage.json").read_text())
+    record["recipe"] |= {
+        "datasets": [{"dataset_name": "/home/ann/rows.jsonl"}, {"dataset_name": "rows.jsonl"}],
+        "system_prompt": "/no_think",
+        "model_name_or_path": "@hub:me/x",
+    }
+    (run / "zero" / "stage.json").write_text(json.dumps(record))
+    assert push(run) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if "will see that" in line]
+    assert len(notes) == 1
+    assert notes[0].startswith("note: zero names /home/ann/rows.jsonl, ")

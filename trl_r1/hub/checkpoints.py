@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Mapping
@@ -146,7 +147,7 @@ def send_outbox(outbox: Path, repo: CheckpointRepo, say: Callable[[str], None]) 
 def _waiting(outbox: Path) -> list[Path]:
     if not outbox.is_dir():
         return []
-    folders = [path for path in outbox.iterdir() if path.is_dir() and path.name[0] != "."]
+    folders = [p for p in outbox.iterdir() if p.is_dir() and re.fullmatch(r"step-[0-9]+", p.name)]
     return sorted(folders, key=lambda path: int(path.name.rpartition("-")[2]))
 
 

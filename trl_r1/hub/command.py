@@ -72,6 +72,11 @@ def _push(options: argparse.Namespace) -> int:
             _say("note: the recipes are not where they were; --recipes DIR pushes them too")
         for path in contents.left_out():
             _say(f"note: {path} beside the recipes is data, and is not pushed")
+        for stage, path in contents.local_paths():
+            _say(
+                f"note: {stage} names {path}, and whoever sees the run will see that; a path from "
+                "the recipes' folder on would tell nothing of this machine"
+            )
         report = None if options.no_report else _report(options.run_dir)
         pusher = Pusher(
             contents,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from trl_r1.hub.names import repo_name
 from trl_r1.pipeline.ledger import RECORD_FILE, StageRecord, damage, records
@@ -142,6 +142,11 @@ class RunContents:
         files = visible_files(self.recipes) if self.recipes is not None else []
         return [path for path in files if not path.endswith(_RECIPE)]
 
+    def local_paths(self) -> list[tuple[str, str]]:
+        """Stages and the absolute paths their recipes name; records and report show them."""
+        pairs = [(s, text) for s in self.order for text in _texts(self.ledger[s].recipe)]
+        return [pair for pair in dict.fromkeys(pairs) if _is_place(pair[1])]
+
 
 def read_contents(folder: Path, recipes: Path | None = None) -> RunContents:
     """A run as it lies in its folder.
@@ -209,6 +214,23 @@ def visible_files(folder: Path) -> list[str]:
                 )
             found.append("/".join(parts))
     return sorted(found)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in nested data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts(part)
+
+
+def _is_place(text: str) -> bool:
+    """Whether a text is a path from the root; `/no_think` and templates are none."""
+    return text.startswith("/") and "\n" not in text and len(PurePosixPath(text).parts) > 2
 
 
 def _description(recipes: Path | None) -> str:
