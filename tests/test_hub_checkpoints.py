@@ -181,6 +181,35 @@ def test_the_outbox_keeps_what_trainer_drops(fake_hub: FakeHub, tmp_path: Path) 
     assert len(lines) == 2
 
 
+def test_what_others_put_into_the_outbox_is_left_there(fake_hub: FakeHub, tmp_path: Path) -> None:
+    outbox = tmp_path / "run" / "cold" / ".outbox"
+    assert put_in_outbox(checkpoint(tmp_path / "c", model__safetensors=b"w"), outbox, 2)
+    (outbox / "notes").mkdir()
+    send_outbox(outbox, CheckpointRepo("me/x"), print)
+    assert branches(fake_hub, "me/x") == {"main", "step-2"}
+    assert (outbox / "notes").is_dir()
+
+
+@pytest.mark.parametrize("is_pushed", [True, False])
+def test_checkpoints_of_adapters_name_no_folder_of_this_machine(
+    fake_hub: FakeHub, recipes: Path, tmp_path: Path, is_pushed: bool
+) -> None:
+    lora = "use_peft: true\nlora_target_modules: [all-linear]\nadapter_output: adapter\n"
+    wants = f"push_to_hub: {str(is_pushed).lower()}"
+    (recipes / "01_cold.yaml").write_text(RECIPE.replace("push_to_hub: true", wants))
+    more = RECIPE.replace("model_name_or_path: base", 'model_name_or_path: "@cold"')
+    (recipes / "02_more.yaml").write_text(more + lora)
+    assert main(["run", str(recipes)]) == 0
+    for branch in ("step-2", "step-4"):
+        files = fake_hub.files("me/mine-more", revision=branch)
+        assert "adapter_model.safetensors" in files
+        assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
+        config = json.loads(files["adapter_config.json"])
+        named = (config["base_model_name_or_path"], config["revision"])
+        commit = fake_hub.commits("me/mine-cold")[0].id if is_pushed else None
+        assert named == ("me/mine-cold" if is_pushed else "mine/cold/model", commit)
+
+
 def test_a_checkpoint_without_safetensors_is_not_pushed(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoint-5", pytorch_model__bin=b"pickle", config__json=b"{}")
     assert not put_in_outbox(folder, tmp_path / ".outbox", 5)

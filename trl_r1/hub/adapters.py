@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from trl_r1.hub.card_usage import adapter_base, adapter_config
-from trl_r1.hub.record import HubRecord
-from trl_r1.hub.subjects import Subject
-from trl_r1.pipeline.ledger import write_text
+from trl_r1.hub.record import HUB_FILE, HubRecord, read_hub_record
+from trl_r1.hub.subjects import Subject, hash_of
+from trl_r1.pipeline.ledger import read_record, write_text
 
 CONFIG = "adapter_config.json"
 _BASE = "base_model_name_or_path"
@@ -36,6 +36,30 @@ def config_for_the_hub(subject: Subject) -> bytes | None:
     elif Path(str(config.get(_BASE) or "")).is_absolute():
         stage, artifact = Path(str(config[_BASE])).parts[-2:]
         config.update({_BASE: f"{subject.run}/{stage}/{artifact}", "revision": None})
+    return _text(config).encode()
+
+
+def checkpoint_config(folder: Path, run_dir: Path) -> bytes | None:
+    """The `adapter_config.json` of a checkpoint as it is pushed; None where it names no folder.
+
+    While a stage trains, a base counts as being on the Hub if it was pushed as it is now.
+
+    Args:
+        folder: of the checkpoint.
+        run_dir: folder of the run.
+    """
+    config = adapter_config(folder)
+    base = Path(str(config.get(_BASE) or ""))
+    if not base.is_absolute():
+        return None
+    stage, artifact = base.parts[-2:]
+    config.update({_BASE: f"{run_dir.resolve().name}/{stage}/{artifact}", "revision": None})
+    known = read_hub_record(run_dir / HUB_FILE)
+    record = read_record(base.parent) if base.parents[1].resolve() == run_dir.resolve() else None
+    for repo in known.repos.values() if known and record else ():
+        is_it = (repo.repo_type, repo.stage, repo.artifact) == ("model", stage, artifact)
+        if is_it and repo.hash == hash_of(record, artifact):
+            config.update({_BASE: repo.repo_id, "revision": repo.commit})
     return _text(config).encode()
 
 

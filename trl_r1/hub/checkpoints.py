@@ -21,6 +21,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from trl_r1.hub.adapters import CONFIG, checkpoint_config
 from trl_r1.hub.client import hub_errors, make_api, token_name
 from trl_r1.pipeline.lock import RunLock
 from trl_r1.pipeline.mistakes import PipelineError
@@ -154,13 +155,17 @@ def _waiting(outbox: Path) -> list[Path]:
 def _send_one(folder: Path, repo_id: str, repo: CheckpointRepo) -> None:
     from huggingface_hub import CommitOperationAdd
 
+    files: dict[str, str | bytes] = {p.name: str(p) for p in sorted(folder.iterdir())}
+    config = checkpoint_config(folder, folder.parents[2])  # RUN/STAGE/.outbox/step-N
+    if config is not None:
+        files[CONFIG] = config
     api = make_api(repo.token)
     with hub_errors(f"pushing {folder.name} to {repo_id}"):
         api.create_repo(repo_id, private=repo.private or None, exist_ok=True)
         api.create_branch(repo_id, branch=folder.name, exist_ok=True)
         api.create_commit(
             repo_id,
-            [CommitOperationAdd(path.name, str(path)) for path in sorted(folder.iterdir())],
+            [CommitOperationAdd(name, content) for name, content in files.items()],
             commit_message=f"trl_r1: checkpoint of {folder.name.replace('-', ' ')}",
             revision=folder.name,
         )
