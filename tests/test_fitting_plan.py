@@ -167,3 +167,9 @@ def test_the_recipes_for_cards_fit_their_cards(
     arguments = ["plan", str(ROOT / "recipes" / name), "--vram", str(CARDS[name]), "--no_remedies"]
     status = main(arguments)
     assert status == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("vram", ["0", "-1", "nan", "inf"])
+def test_a_card_of_no_size_is_refused(capsys: pytest.CaptureFixture[str], vram: str) -> None:
+    assert main(["plan", "tiny-cpu", "--vram", vram]) == 1
+    assert "give the GiB of the card, as 12" in capsys.readouterr().out
