@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from trl_r1.pipeline.quiet import QuietLog
 from trl_r1.report.command import add_report_command
 from trl_r1.sampling.command import add_sample_command
 from trl_r1.trust.masked_streams import masked_output
+from trl_r1.verification.command import add_rewards_command
 
 if TYPE_CHECKING:
     from trl_r1.pipeline.session import Request
@@ -125,29 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     table = commands.add_parser("table", help="print the stage table of a run")
     table.add_argument("run_dir", metavar="RUN", help="folder of the run, as runs/tiny-cpu")
     table.set_defaults(run=_table)
-    rewards = commands.add_parser("rewards", help="rewards that recipes can name")
-    actions = rewards.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="list the built-in ones")
-    listing.set_defaults(run=_list_rewards)
-    trial = actions.add_parser("check", help="try a reward: what it returns, stands, falls for")
-    trial.add_argument("reward", metavar="REF", help="name, module:function or file.py:function")
-    trial.add_argument("--data", type=Path, metavar="FILE.jsonl", help="rows with its columns")
-    trial.add_argument("--args", default="{}", metavar="YAML", help="its arguments, as in a recipe")
-    trial.add_argument(
-        "--timeout",
-        type=_positive,
-        default=5.0,
-        metavar="SECONDS",
-        help="what a call may take, like a recipe's reward_timeout (default: 5)",
-    )
-    trial.add_argument(
-        "--memory_mb",
-        type=_positive,
-        default=1024,
-        metavar="MB",
-        help="what a worker may take, like reward_memory_mb (default: 1024)",
-    )
-    trial.set_defaults(run=_check_reward)
+    add_rewards_command(commands)
     add_data_command(commands)
     add_sample_command(commands)
     add_eval_command(commands)
@@ -158,13 +136,6 @@ def _parser() -> argparse.ArgumentParser:
     worker = commands.add_parser("run-stage")
     worker.set_defaults(run=_run_stage)
     return parser
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
 
 
 def _count(text: str) -> int:
@@ -250,38 +221,13 @@ def _request(options: argparse.Namespace, folder: Path) -> Request:
 
 def _copy(options: argparse.Namespace) -> int:
     import shlex
-    import shutil
 
-    from trl_r1.pipeline.mistakes import PipelineError
+    from trl_r1.pipeline.copying import copy_pipeline
 
-    folder, target = _recipe_folder(options.folder), Path(options.target)
-    if target.exists():
-        raise PipelineError(f"{target} exists already; name a folder that does not")
-    if not folder.is_dir():
-        raise PipelineError(f"{options.folder}: no such folder")
-    if target.resolve().is_relative_to(folder.resolve()):
-        raise PipelineError(f"{target} is inside of {options.folder}; name a folder beside it")
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(folder, partial, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-        _name_after_folder(partial / "pipeline.yaml", target.resolve().name)
-        partial.rename(target)
-    except OSError as error:
-        raise PipelineError(f"can't copy to {target}: {error}") from error
+    target = Path(options.target)
+    copy_pipeline(_recipe_folder(options.folder), options.folder, target)
     _say(f"{target} is yours to edit; `trl-r1 run {shlex.quote(str(target))}` runs it.")
     return 0
-
-
-def _name_after_folder(header: Path, name: str) -> None:
-    """Give a copied pipeline its folder's name, so that it does not share the original's runs."""
-    if not header.is_file():
-        return
-    text = header.read_text(encoding="utf-8")
-    # Without a line the folder's name counts, too; one is written where YAML takes it as text.
-    line = f"name: {name}\n" if re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", name) else ""
-    header.write_text(re.sub(r"(?m)^name:.*\n?", line, text, count=1), encoding="utf-8")
 
 
 def _table(options: argparse.Namespace) -> int:
@@ -289,36 +235,6 @@ def _table(options: argparse.Namespace) -> int:
 
     print_table(Path(options.run_dir), sys.stdout)
     return 0
-
-
-def _list_rewards(options: argparse.Namespace) -> int:
-    from trl_r1.verification.rewards_table import list_rewards
-
-    return list_rewards(sys.stdout)
-
-
-def _check_reward(options: argparse.Namespace) -> int:
-    from trl_r1.pipeline.mistakes import PipelineError
-    from trl_r1.pipeline.yaml_files import parse_yaml
-    from trl_r1.verification.rewards_table import print_check
-
-    arguments, mistakes = parse_yaml(options.args, f"--args {options.args}")
-    if mistakes:
-        raise PipelineError(str(mistakes[0]))
-    try:
-        arguments = {} if arguments is None else arguments
-        if not isinstance(arguments, dict):
-            raise ValueError(f"--args {options.args}: write a mapping, as '{{name: value}}'")
-        return print_check(
-            options.reward,
-            sys.stdout,
-            data=options.data,
-            args=arguments,
-            timeout=options.timeout,
-            memory_mb=int(options.memory_mb),
-        )
-    except ValueError as error:
-        raise PipelineError(str(error)) from error
 
 
 def _run_stage(options: argparse.Namespace) -> int:
