@@ -14,7 +14,7 @@ from trl_r1.pipeline.ledger import StageRecord, read_record, write_record
 from trl_r1.pipeline.mistakes import PipelineError
 from trl_r1.reasoning_format import get_format
 from trl_r1.tasks import DatasetSource, load_rows
-from trl_r1.tasks.columns import fill
+from trl_r1.tasks.row_templates import fill
 from trl_r1.tasks.sources import read_source
 from trl_r1.training.arguments import ModelArguments
 from trl_r1.training.models import load_tokenizer
